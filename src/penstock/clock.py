@@ -6,5 +6,5 @@ import time
 
 
 def now_ms() -> int:
-    """The current time; the compiled appender reads the same clock."""
+    """Returns the current time in epoch milliseconds. The compiled appender reads the same clock."""
     return time.time_ns() // 1_000_000

@@ -54,7 +54,7 @@ class PenstockError(Exception):
 
 
 class BadSettings(PenstockError):
-    """A setting is unknown, malformed or conflicts with others."""
+    """A setting is unknown or malformed, or conflicts with others."""
 
 
 class BadMessage(PenstockError):
@@ -70,7 +70,7 @@ class BadStore(PenstockError):
 
 
 class StoreInUse(PenstockError):
-    """Another process owns the store, or it is already open in this one."""
+    """Another process owns the store, or this process has already opened it."""
 
 
 class StoreFailed(PenstockError):
@@ -78,11 +78,11 @@ class StoreFailed(PenstockError):
 
 
 class BadFrame(PenstockError):
-    """Bytes from the network are not a remoting frame: the reader closes the connection."""
+    """Bytes from the network are not a remoting frame. The reader must close the connection."""
 
 
 class BadRequest(PenstockError):
-    """The arguments or body of a frame do not fit its code: the receiver answers with an error."""
+    """The arguments or the body of a frame do not fit its request code. The receiver answers with an error."""
 
 
 class Unreachable(PenstockError):
@@ -90,11 +90,11 @@ class Unreachable(PenstockError):
 
 
 class NoAnswer(PenstockError):
-    """A peer did not answer in time: the request may or may not have been executed."""
+    """A peer did not answer in time. It may or may not have executed the request."""
 
 
 class Refused(PenstockError):
-    """A peer answered with an error: `code` is the protocol's, `remark` is the peer's text."""
+    """A peer answered with an error. `code` is the response code, `remark` is the peer's text."""
 
     def __init__(self, message: str, *, code: int, remark: str = "") -> None:
         super().__init__(message)
@@ -115,7 +115,7 @@ class MissingPackage(PenstockError):
 
 
 def disk_refused(what: str, path: Path, size: int, error: OSError) -> StoreFailed:
-    """The StoreFailed for an OSError of the operation `what`."""
+    """Returns the StoreFailed for an OSError. `what` names the operation, which needed `size` bytes at `path`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFailed(
             f"{what}: no space left on the disk for {size} bytes; free some space, writing resumes by itself", path=path

@@ -1,9 +1,8 @@
 """OpenTelemetry spans for the broker's requests and the pipeline's jobs.
 
-Penstock creates spans through `opentelemetry-api` only. The process that starts Penstock configures the exporter first,
-for example with `opentelemetry-instrument penstock serve`: a broker or job asks for its tracer once, at its start. If
-the package is missing or no exporter is configured, `find_tracer` returns None and messages cost nothing extra.
-Thread-safe.
+Penstock uses only `opentelemetry-api`. A user configures the exporter before Penstock starts, for example with
+`opentelemetry-instrument penstock serve`, because a broker or job asks for its tracer once, at its start. If the
+package is missing or no exporter is configured, `find_tracer` returns None, and spans cost nothing. Thread-safe.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 TRACE_PROPERTIES: Final = ("traceparent", "tracestate")
-"""Message properties that carry the trace context, by W3C's names."""
+"""The message properties that carry the trace context. The names are W3C's."""
 _API: Final = "opentelemetry.trace"
 _PROVIDER: Final = "OTEL_PYTHON_TRACER_PROVIDER"
 
 
 def find_tracer(part: str) -> Tracer | None:
-    """The tracer of a part of Penstock; None if spans are not recorded."""
+    """Returns the tracer for a part of Penstock, such as `pipeline`, or None if spans are not recorded."""
     if _API not in sys.modules and _PROVIDER not in os.environ:
-        return None  # a configured exporter has imported it already; do not import it for nothing
+        return None  # a configured exporter has already imported the package, so do not import it here
     try:
         from opentelemetry import trace
     except ImportError:
@@ -41,7 +40,7 @@ def find_tracer(part: str) -> Tracer | None:
 
 
 def context_of(properties: Mapping[str, str]) -> Context:
-    """The trace context in a message's properties."""
+    """Returns the trace context in a message's properties."""
     from opentelemetry.propagate import extract
 
     return extract({name: properties[name] for name in TRACE_PROPERTIES if name in properties})
@@ -49,7 +48,7 @@ def context_of(properties: Mapping[str, str]) -> Context:
 
 @contextmanager
 def job_span(job: str, **attributes: str) -> Iterator[None]:
-    """A span around a pipeline job; its parent is TRACEPARENT in the environment."""
+    """Records a span around the block of a pipeline job. The environment variable TRACEPARENT gives its parent."""
     tracer = find_tracer("pipeline")
     if tracer is None:
         yield

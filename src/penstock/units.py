@@ -1,6 +1,6 @@
-"""Sizes, counts and times as people read them, for the command line, the charts and the console.
+"""Formats sizes, counts and times for people, in the command line, the charts and the console. Parses times.
 
-Pure functions. Times are epoch milliseconds, shown and parsed in local time.
+Pure functions. Times are epoch milliseconds. Their texts are in local time.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Final
 
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _DURATIONS: Final = ((1, 0.001, "ms"), (120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h"))
-"""(below so many seconds, seconds of one unit, the unit)"""
+"""Tuples of (seconds below which the unit is used, seconds of one unit, name of the unit)."""
 
 
 def format_size(count: float, *, brief: bool = False) -> str:
-    """Bytes in the unit that fits: `17 B`, `1.5 KiB`. `brief` drops the decimal from 100 of a unit on."""
+    """Returns a number of bytes with a unit: `17 B`, `1.5 KiB`. `brief` drops the decimal of numbers from 100 on."""
     amount, unit = float(count), 0
     while amount >= 1024 and unit < len(_SIZES) - 1:
         amount, unit = amount / 1024, unit + 1
@@ -23,7 +23,7 @@ def format_size(count: float, *, brief: bool = False) -> str:
 
 
 def format_count(number: float) -> str:
-    """1234567 as 1 234 567, with thin spaces."""
+    """Returns 1234567 as 1 234 567, with thin spaces."""
     return f"{number:,.0f}".replace(",", "\u2009")
 
 
@@ -32,7 +32,7 @@ def format_rate(per_second: float) -> str:
 
 
 def format_time(milliseconds: int, timespec: str = "milliseconds") -> str:
-    """`2026-01-31 23:59:59.999`; `-` for 0 and less. A time out of range is returned as its number."""
+    """Returns a time as `2026-01-31 23:59:59.999`, or `-` for 0 and less. Returns a time out of range as a number."""
     if milliseconds <= 0:
         return "-"
     try:
@@ -42,7 +42,7 @@ def format_time(milliseconds: int, timespec: str = "milliseconds") -> str:
 
 
 def format_duration(milliseconds: float) -> str:
-    """One unit only: 5 s, 3 min, 2 h, 4 d."""
+    """Returns a duration in one unit: 5 s, 3 min, 2 h, 4 d."""
     seconds = milliseconds / 1000
     for limit, unit, name in _DURATIONS:
         if seconds < limit:
@@ -51,7 +51,10 @@ def format_duration(milliseconds: float) -> str:
 
 
 def parse_time(text: str) -> int:
-    """Epoch milliseconds of `2026-01-31T23:59`, local unless it has a zone, or of a number. Raises ValueError."""
+    """Returns the epoch milliseconds of a text such as `2026-01-31T23:59`, which is local time unless it has a zone.
+
+    A number is taken as epoch milliseconds. Raises ValueError.
+    """
     text = text.strip()
     if text.isdecimal():
         return int(text)

@@ -1,7 +1,7 @@
-"""Registers `format("rocketmq")` with Spark, which loads `DefaultSource` from every package named `pyspark_*`.
+"""Registers `format("rocketmq")` with Spark. Spark loads `DefaultSource` from every package named `pyspark_*`.
 
-Importing this must never fail: one such package that fails hides all others from Spark, silently. So Penstock is
-imported when a source is created, and errors appear then, as one sentence.
+Importing this package must never fail: if one such package fails, Spark silently ignores all of them. The package
+therefore imports Penstock only when a source is created. Errors appear then, as one sentence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """Delegates to `penstock.pipeline.source.RocketMQSource`."""
+    """The data source that Spark finds. It delegates to `penstock.pipeline.source.RocketMQSource`."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)

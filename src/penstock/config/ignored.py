@@ -1,6 +1,6 @@
-"""RocketMQ 4.9's setting names that are accepted and have no effect, in broker.conf and namesrv.conf.
+"""RocketMQ 4.9's settings in broker.conf and namesrv.conf that Penstock accepts without effect.
 
-Any RocketMQ configuration can be loaded; start-up logs one line with the names that have no effect.
+Penstock can therefore load any RocketMQ configuration. At its start, it logs one line with the names without effect.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ IGNORED: Final[frozenset[str]] = frozenset(" ".join((_STORE, _BROKER, _THREADS, 
 
 
 def ignored_note(given: Iterable[str]) -> list[str]:
-    """One sentence that lists the names in `given` without effect; an empty list if there are none."""
+    """Returns a list with one sentence that names the settings of `given` without effect, or [] if there are none."""
     names = sorted(IGNORED.intersection(given))
     if not names:
         return []

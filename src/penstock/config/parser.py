@@ -1,4 +1,4 @@
-"""A table of settings: each name, type, default, bound and meaning once, next to the attribute that holds the value.
+"""A table of settings. Each setting is defined once, in the annotation of the attribute that holds its value.
 
     FLUSH = Section("Flushing")
 
@@ -11,9 +11,10 @@
 
     TABLE = SettingTable(Settings)
 
-The store, the broker, the name server, the client and the Spark options each have one. It parses texts (`read`), checks
-values (`check`) and formats them (`texts`); the reference pages are generated from it. An invalid value raises
-BadSettings with one sentence: the name, the value, what is allowed, and where it was read. Immutable, thread-safe.
+The store, the broker, the name server, the client and the Spark options each have a table. A table parses texts
+(`read`), checks values (`check`) and formats them (`texts`). The reference pages are generated from the tables. An
+invalid value raises BadSettings with one sentence: the name, the value, the allowed values, and the file and line.
+Tables are immutable and thread-safe.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from penstock.errors import BadSettings
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
-"""As an upper bound: unbounded."""
+"""As the upper bound of a setting, this means that there is no bound."""
 
 
 class Origin(Enum):
-    """Which program defines the name."""
+    """The program that defines a setting's name, and the place from which it reads the value."""
 
     BROKER_CONF = "RocketMQ reads it from broker.conf"
     SYSTEM_PROPERTY = "RocketMQ reads it from a Java system property"
@@ -49,24 +50,24 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting. `Section` sets the first group of fields, `SettingTable` the second."""
+    """One setting. `Section` sets the fields up to `shown`; `SettingTable` sets the fields from `noun` on."""
 
     meaning: str
     section: str
     origin: Origin
     name: str = ""
-    """Set only if it is not the attribute in camelCase."""
+    """The setting's name. In a definition, it is set only if it differs from the attribute in camelCase."""
     aliases: tuple[str, ...] = ()
     low: float = 0
     high: float = INT_MAX
     dev: Any = None
-    """The value in the dev profile, if it differs."""
+    """The value in the dev profile, or None if it is the default."""
     refused: str = ""
-    """Why `true` is not supported."""
+    """The reason why `true` is not supported; empty if it is supported."""
     parser: Callable[[str], Any] | None = None
-    """Parses the text instead of `kind`; raises ValueError with a phrase that says what is allowed."""
+    """A function that parses the text, instead of `kind`. It raises ValueError with a phrase for the allowed values."""
     shown: str = ""
-    """The default on the reference page, if it is not the attribute's."""
+    """The text for the default on the reference page, if it is not the attribute's default."""
 
     noun: str = "setting"
     attribute: str = ""
@@ -75,7 +76,10 @@ class Setting:
     default: Any = None
 
     def parse(self, text: str) -> Any:
-        """Parses a text without checking the value. A text that does not parse is returned, for `check` to reject."""
+        """Parses a text without checking the value. Returns a text that does not parse; `check` then rejects it.
+
+        Raises BadSettings if `parser` rejects the text.
+        """
         stripped = text.strip()
         if self.parser is not None:
             try:
@@ -94,7 +98,7 @@ class Setting:
         return stripped
 
     def check(self, value: Any) -> Any:
-        """The value, converted to its type. Raises BadSettings."""
+        """Returns the value, converted to its type. Raises BadSettings if the value is not allowed."""
         if self.parser is not None or (value is None and self.optional):
             return value
         if issubclass(self.kind, Enum):
@@ -115,7 +119,7 @@ class Setting:
         return value
 
     def show(self, value: Any) -> str:
-        """The value as text; the inverse of `parse`."""
+        """Returns the value as text, which `parse` can read."""
         if value is None:
             return ""
         if isinstance(value, bool):
@@ -123,7 +127,7 @@ class Setting:
         return str(value)
 
     def wrong(self, value: Any, why: str = "") -> BadSettings:
-        """The error for an invalid value; `why` says what is allowed."""
+        """Returns the error for an invalid value. `why` states the allowed values, instead of type and bounds."""
         what = f"{self.noun} {self.name} is {self.show(value)!r}"
         return BadSettings("; ".join((what, why or f"it must be {self._allowed()}")))
 
@@ -142,24 +146,27 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A group of settings on the reference page. Calling it creates one of its settings."""
+    """A group of settings on the reference page. Calling a section creates one of its settings."""
 
     title: str
     origin: Origin = Origin.BROKER_CONF
 
     def __call__(self, meaning: str, **about: Any) -> Setting:
-        """`about` are fields of `Setting`."""
+        """Returns a setting of this section. `about` are further fields of `Setting`."""
         return Setting(meaning=meaning, section=self.title, origin=self.origin, **about)
 
 
 class SettingTable:
-    """The settings of one program, from the annotated attributes of a dataclass."""
+    """The settings of one program, made from the annotated attributes of a dataclass."""
 
     def __init__(
         self, shape: type, *, noun: str = "setting", kept: Iterable[str] = (), shares: str = "", camel: bool = True
     ) -> None:
-        """`kept` are names whose texts the program parses itself. `shares` is the `module:TABLE` of another program
-        with the same file; it is imported only when a name is not in this table, so it may be in a higher layer.
+        """`shape` is the dataclass. `noun` is the word for a setting in errors. `camel` makes names camelCase.
+
+        `kept` are names whose texts the program parses itself. `shares` is the `module:TABLE` of another program that
+        reads the same file. That module is imported only for a name that is not in this table, so it may be in a higher
+        layer.
         """
         self.noun = noun
         self._kept = frozenset(kept)
@@ -174,7 +181,7 @@ class SettingTable:
                     about[0], noun=noun, name=name, attribute=each.name, default=each.default, **_kind(kind)
                 )
         self.by_name = {name: setting for setting in self for name in (setting.name, *setting.aliases)}
-        """By name and by accepted alias."""
+        """The settings by name and by accepted alias."""
 
     def __iter__(self) -> Iterator[Setting]:
         return iter(self._settings.values())
@@ -187,7 +194,7 @@ class SettingTable:
 
     @cached_property
     def other(self) -> SettingTable | None:
-        """The table of the other program with the same file."""
+        """The table of the other program that reads the same file, or None."""
         return load_name(self._shares) if self._shares else None
 
     @cached_property
@@ -202,19 +209,19 @@ class SettingTable:
             object.__setattr__(values, setting.attribute, setting.check(getattr(values, setting.attribute)))
 
     def texts(self, values: object) -> dict[str, str]:
-        """Every value as text, by name."""
+        """Returns every value as text, by name. `values` is an object of this table's dataclass."""
         return {setting.name: setting.show(getattr(values, setting.attribute)) for setting in self}
 
     def parse(self, texts: Mapping[str, str]) -> dict[str, Any]:
-        """The parsed values by attribute; names that are not in this table are skipped."""
+        """Returns the parsed values by attribute, from texts by name. Skips names that are not in this table."""
         known = ((self.by_name[name], text) for name, text in texts.items() if name in self.by_name)
         return {setting.attribute: setting.parse(text) for setting, text in known}
 
     def read(self, conf_path: str | Path | None, pairs: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
-        """Reads a properties file, then `name=value` pairs; later ones win.
+        """Reads a properties file, then `name=value` pairs. A later value replaces an earlier value of the same name.
 
-        Returns values by attribute, and the texts of known names that are not in this table. Raises BadSettings; an
-        error in the file has its path and line.
+        Returns values by attribute, and the texts of known names that are not in this table. Raises BadSettings, with
+        path and line for an error in the file.
         """
         values: dict[str, Any] = {}
         texts: dict[str, str] = {}
@@ -243,7 +250,7 @@ class SettingTable:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name most similar to `name`, ignoring case; empty if none is similar."""
+    """Returns the known name that is most similar to `name`, ignoring case, or "" if no name is similar."""
     lowered = {each.lower(): each for each in sorted(known)}
     close = difflib.get_close_matches(name.lower(), lowered, n=1)
     return lowered[close[0]] if close else ""
@@ -254,7 +261,7 @@ def _hint(near: str, noun: str) -> str:
 
 
 def load_name(reference: str) -> Any:
-    """Imports the object that `module:NAME` names."""
+    """Imports a module and returns its object, for a reference `module:NAME`."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
 
@@ -272,7 +279,7 @@ def _entries(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _kind(annotated: Any) -> dict[str, Any]:
-    """The type of a value, and whether it may be None."""
+    """Returns the fields `kind` and `optional` of a setting: the type of its value, and whether it may be None."""
     kinds = get_args(annotated) if get_origin(annotated) in (Union, UnionType) else (annotated,)
     return {"kind": next(kind for kind in kinds if kind is not NoneType), "optional": NoneType in kinds}
 

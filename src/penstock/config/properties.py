@@ -1,9 +1,9 @@
 """Java's `.properties` syntax, the syntax of broker.conf.
 
-Reading accepts comments with `#` or `!`; `=`, `:` or white space between name and value; a backslash at the end of a
-line to continue it; the escapes backslash-t, n, r, f and uXXXX, and any other escaped character as itself. Java decodes
-Latin-1, but UTF-8 files are common, so UTF-8 is tried first. Writing produces one `name=value` per line in ASCII,
-which every reader decodes alike. Pure functions.
+The reader accepts comments that begin with `#` or `!`. It accepts `=`, `:` or white space between name and value. A
+backslash at the end of a line continues the line. A backslash before t, n, r, f or uXXXX is an escape; before any other
+character, it is dropped. Java decodes Latin-1, but UTF-8 files are common, so the reader tries UTF-8 first. The writer
+produces one `name=value` per line in ASCII, which is the same in both encodings. Pure functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name and value, and the number of its first line."""
+    """A name and a value, and the number of the first line of their text."""
 
     name: str
     value: str
@@ -28,7 +28,7 @@ class Entry:
 
 
 def parse_properties(data: bytes) -> list[Entry]:
-    """The entries in file order. Raises ValueError with the line number for an invalid unicode escape."""
+    """Returns the entries in file order. Raises ValueError, with the line number, for an invalid unicode escape."""
     entries = []
     for number, line in _logical_lines(_decode(data)):
         matched = _PARTS.fullmatch(line)
@@ -39,7 +39,7 @@ def parse_properties(data: bytes) -> list[Entry]:
 
 
 def format_property(name: str, value: str) -> str:
-    """The line for this entry, without a line break."""
+    """Returns the line for a name and a value, without a line break."""
     escaped = "".join(_escape(character) for character in value)
     if escaped.startswith(" "):
         escaped = "\\" + escaped
@@ -54,7 +54,7 @@ def _decode(data: bytes) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Joins continued lines; skips blank lines and comments."""
+    """Yields each logical line and its first line's number. Joins continued lines; skips blank lines and comments."""
     parts: list[str] = []
     start = 0
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):

@@ -1,14 +1,14 @@
-"""Generates the parts of reference pages that come from tables in the source.
+"""Generates those parts of the reference pages that come from tables in the source code.
 
     python -m penstock.config.reference_page docs/reference/*settings.md docs/reference/spark.md
 
-A page names the source of each part; the text between the marks is replaced in place:
+A page names the source of each part in a comment. The text between the two comments is replaced:
 
     <!-- from penstock.store.settings:TABLE -->
     <!-- end -->
 
-A table of settings becomes one Markdown table per section, a table of options one Markdown table, and a collection of
-names a comma-separated list.
+A table of settings becomes one Markdown table per section. A table of Spark options becomes one Markdown table. A
+collection of names becomes a comma-separated list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PART = re.compile(r"<!-- from (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def fill_page(page: str) -> str:
-    """The page with all its generated parts replaced."""
+    """Returns the page with all its generated parts replaced."""
     return _PART.sub(lambda part: f"<!-- from {part[1]} -->\n\n{_part(load_name(part[1]))}\n<!-- end -->", page)
 
 
@@ -75,7 +75,7 @@ def _markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def main(paths: Iterable[str]) -> None:
-    """Rewrites the pages."""
+    """Rewrites the pages at `paths`."""
     for path in map(Path, paths):
         path.write_text(fill_page(path.read_text(encoding="utf-8")), encoding="utf-8")
 

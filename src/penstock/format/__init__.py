@@ -1,13 +1,13 @@
-"""RocketMQ's formats, bytes <-> values. Pure functions, no I/O.
+"""RocketMQ's formats: conversion between bytes and values. Pure functions, no I/O.
 
     record, properties, hosts, sys_flag, message_id, topics, delay, batch   one message
     queue_unit, queue_ext, index_layout, checkpoint, fastjson               the other files of a store
     kernels, rows, scan                                                     many records at once
     put_rows, arrow_puts, arrow_rows                                        columns and Arrow batches of messages
-    constants, config_tables, placeholder                                   shared values, config files, repairs
+    constants, config_tables, damage_placeholder                            shared values, config files, repairs
 
-This package exports the names that other layers use most; import the rest from the modules. `scan.scan` is not
-exported because it would hide the module of that name.
+This package exports the names that other layers use most. Import the other names from the modules. The package does not
+export `scan.scan`, because that name would hide the module `scan`.
 """
 
 from penstock.format import kernels

@@ -1,7 +1,8 @@
 """Converts an Arrow record batch of messages to the columns that `plan_puts` takes. Needs pyarrow.
 
-Types are converted if nothing is lost: large, view and dictionary types, any integers, timestamps of any unit. A null
-in an optional column means absent. Called by the store's Arrow put.
+Large, view and dictionary types, integers of any width and timestamps of any unit are converted. Values that do not fit
+are refused; timestamps are cut to milliseconds. A null in an optional column means that the field is absent. The
+store's Arrow put calls this module.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 class PutBatch:
-    """A record batch with its columns converted. Raises BadMessage if a column cannot be converted."""
+    """A record batch with converted columns. The constructor raises BadMessage if a column cannot be converted."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names
@@ -38,14 +39,14 @@ class PutBatch:
         self._columns = {name: _converted(name, batch.column(name)) for name in names}
 
     def columns(self) -> PutColumns:
-        """The columns as buffers."""
+        """Returns the columns as buffers for `plan_puts`."""
         given = self._columns
         topics, topic = _number_topics(given["topic"])
         others = {name: _BUFFERS[name](column) for name, column in given.items() if name != "topic"}
         return PutColumns(topics=topics, topic=topic, **others)
 
     def fields(self, number: int) -> dict[str, Any]:
-        """One row as Python values; absent values are omitted."""
+        """Returns row `number` as Python values by column. Omits absent values."""
         values = {name: column[number].as_py() for name, column in self._columns.items()}
         if values.get("properties") is not None:
             values["properties"] = {name or "": value for name, value in values["properties"] if value is not None}
@@ -76,7 +77,10 @@ def _converted(name: str, column: pa.Array) -> pa.Array:
 
 
 def _is_plain(column: pa.Array) -> bool:
-    """Whether no full validation is needed here: numbers, bytes, and ASCII text; the kernels check the rest."""
+    """Returns whether a column needs no full validation: it has numbers, bytes or ASCII text only.
+
+    The kernels check everything else about such a column.
+    """
     if pa.types.is_string(column.type):
         texts = _texts(column)
         data: npt.NDArray[np.uint8] = np.frombuffer(texts.data, np.uint8)[texts.offsets[0] : texts.offsets[-1]]
@@ -89,7 +93,7 @@ def _is_plain(column: pa.Array) -> bool:
 
 
 def _first_bad_row(column: pa.Array) -> str:
-    """'row 3: ' for the first invalid row; empty if all are valid."""
+    """Returns a text such as 'row 3: ' for the first invalid row, or "" if all rows are valid."""
     for number in range(len(column)):
         try:
             column.slice(number, 1).validate(full=True)
@@ -158,7 +162,7 @@ _CONVERSIONS: Final[dict[str, Callable[[pa.DataType], pa.DataType | None]]] = {
 
 
 def _number_topics(topics: pa.Array) -> tuple[list[str], Ints]:
-    """The distinct topics, and the index of each row's topic; -1 for null."""
+    """Returns the distinct topics, and each row's index into them, or -1 if the row's topic is null."""
     if not pa.types.is_dictionary(topics.type):
         numbers, firsts = kernels.number_texts(_texts(topics))
         return [topics[row].as_py() for row in firsts.tolist()], numbers
@@ -195,7 +199,7 @@ def _maps(column: pa.Array) -> MapColumn:
 
 
 def _children(column: pa.Array) -> tuple[Any, ...]:
-    """Offsets of lists or maps, and the items they refer to; the column may be a slice of a larger one."""
+    """Returns the offsets of lists or maps, and the items of this column. The column may be a slice of a larger one."""
     offsets = _slice_offsets(column.buffers()[1], column.offset, len(column) + 1)
     first, count = int(offsets[0]), int(offsets[-1]) - int(offsets[0])
     parts = (column.keys, column.items) if pa.types.is_map(column.type) else (column.values,)
@@ -207,7 +211,7 @@ def _longs(column: pa.Array) -> Longs:
 
 
 def _slice_offsets(offsets: pa.Buffer | None, start: int, count: int) -> Ints:
-    """The offsets of a slice of an array; an empty array may have no buffer."""
+    """Returns the offsets of a slice of an array. Returns zeros if the array is empty and has no buffer."""
     if offsets is None or offsets.size == 0:
         return np.zeros(count, np.int32)
     return np.frombuffer(offsets, np.int32)[start : start + count]

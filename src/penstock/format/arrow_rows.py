@@ -1,8 +1,8 @@
 """Converts records of a log to Arrow record batches, column by column, without a Python object per row. Needs pyarrow.
 
-`MESSAGE_SCHEMA` is the schema of a message as a row; `rows_to_batch` fills it, or some of its columns, from the ROWs
-of a walk. The columns are copies and keep nothing of the log alive. Bytes that are not UTF-8 become U+FFFD; a
-timestamp out of Arrow's range becomes null. Pure functions.
+`MESSAGE_SCHEMA` has the columns of a message. `rows_to_batch` makes all or some of these columns from the ROWs of a
+walk over a log. The columns are copies, so the log can be unmapped. Bytes that are not UTF-8 become U+FFFD. A timestamp
+out of Arrow's range becomes null. Pure functions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MESSAGE_SCHEMA: Final = pa.schema(
 
 
 def select_columns(columns: Sequence[str] | None) -> pa.Schema:
-    """The schema of these columns, in this order; all columns for None. Raises ValueError."""
+    """Returns the schema of the named columns, in the given order, or of all columns for None. Raises ValueError."""
     if columns is None:
         return MESSAGE_SCHEMA
     if isinstance(columns, str):
@@ -66,20 +66,20 @@ _BORN_HOST_AT = 48
 _MAX_MS = (2**63 - 1) // 1000
 _HOST_ROOM = (26, 58)  # the longest text of an IPv4 and of an IPv6 host
 Spans = tuple[Longs, Ints]
-"""Positions in the data, and lengths."""
+"""The positions of texts in the data, and their lengths in bytes."""
 
 
 def rows_to_batch(data: Buffer, starts: Longs, rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows as a batch with the columns of `schema`, a part of MESSAGE_SCHEMA.
+    """Returns the rows as a batch with the columns of `schema`, which must be a part of MESSAGE_SCHEMA.
 
-    `starts` are the positions of their records in the data. The records must total less than 2 GiB.
+    `starts` are the positions of the rows' records in `data`. The records must total less than 2 GiB.
     """
     source = _Source(data, starts, rows, schema.names)
     return pa.RecordBatch.from_arrays([_COLUMNS[name](source) for name in schema.names], schema=schema)
 
 
 class _Source:
-    """The fields of the rows that the columns need, and the positions of their texts in the data."""
+    """The rows' fields that the columns need, and the positions of the rows' texts in the data."""
 
     def __init__(self, data: Buffer, starts: Longs, rows: Rows, columns: list[str]) -> None:
         self.data = data
@@ -92,7 +92,7 @@ class _Source:
         return self._fields[name]
 
     def part(self, name: str) -> Spans:
-        """Positions and lengths of body, topic or properties."""
+        """Returns the positions and lengths of the part `name`: body, topic or properties."""
         return self._starts + self._fields[f"{name}_at"], self._fields[f"{name}_length"]
 
     @cached_property
@@ -109,7 +109,7 @@ class _Source:
 
     @cached_property
     def values(self) -> dict[str, Spans]:
-        """The positions of the values of TAGS and KEYS, if they are columns; found in one pass."""
+        """The positions of the values of TAGS and KEYS, by name, as far as columns need them. Found in one pass."""
         names = tuple(name.encode() for name in self._wanted)
         spans = kernels.find_values(self.data, *self.part("properties"), names)
         return dict(zip(self._wanted, spans, strict=True))
@@ -217,12 +217,12 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {name: (name,) for name in MESSAGE_
     "store_host": ("sys_flag",),
     "store_size": ("size",),
 }
-"""The fields of a row from which a column is computed."""
+"""The fields of a ROW from which each column is computed."""
 
 
 # -- buffers -------------------------------------------------------------------------------------------------
 def _gather(kind: pa.DataType, data: Buffer, places: Spans) -> pa.Array:
-    """Copies texts from the data; null if the length is negative."""
+    """Returns a column of texts copied from the data. A text with a negative length becomes null."""
     lengths = places[1]
     offsets = _offsets(np.maximum(lengths, 0))
     out = _allocate(offsets[-1])
@@ -237,7 +237,7 @@ def _offsets(lengths: Ints) -> Ints:
 
 
 def _allocate(size: int) -> pa.Buffer:
-    """Memory from Arrow's pool, which reuses it for the next batch."""
+    """Returns memory from Arrow's pool. The pool reuses it for later batches."""
     return pa.allocate_buffer(int(size))
 
 
@@ -246,7 +246,7 @@ def _texts(kind: pa.DataType, offsets: Ints, data: pa.Buffer, valid: pa.Buffer |
 
 
 def _bitmap(valid: Bools) -> pa.Buffer | None:
-    """A validity bitmap; None if all rows are valid."""
+    """Returns a validity bitmap, or None if all rows are valid."""
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
@@ -263,7 +263,7 @@ def _is_utf8(texts: pa.Array) -> bool:
 
 
 def _utf8(texts: pa.Array) -> pa.Array:
-    """The texts with U+FFFD for bytes that are not UTF-8."""
+    """Returns the texts with U+FFFD in place of bytes that are not UTF-8."""
     return texts if _is_utf8(texts) else pa.array(_decoded(texts), texts.type)
 
 
@@ -273,7 +273,10 @@ def _decoded(texts: pa.Array) -> list[str | None]:
 
 
 def _utf8_maps(kind: pa.MapType, offsets: Ints, names: pa.Array, values: pa.Array) -> pa.Array:
-    """Maps whose names are not UTF-8: each name once, even if replacement makes names equal."""
+    """Returns the maps with U+FFFD in place of bytes that are not UTF-8. Has each name once.
+
+    If the replacement makes two names equal, the last value counts.
+    """
     pairs = list(zip(_decoded(names), _decoded(values), strict=True))
     ends = offsets.tolist()
     maps = [list(dict(pairs[start:end]).items()) for start, end in pairwise(ends)]

@@ -1,9 +1,9 @@
-"""The body of a client's batch: consecutive messages, which the store unpacks into ordinary records.
+"""The body of a batch message: consecutive messages, which the store unpacks into ordinary records.
 
 OFFSET  SIZE   DESCRIPTION
 0       4      totalSize of this message
 4       4      magic: 0
-8       4      CRC: 0; the store computes its own
+8       4      CRC: 0; the store computes the CRC itself
 12      4      flag
 16      4 + n  body
 …       2 + n  properties
@@ -24,7 +24,7 @@ _FIXED_SIZE = _HEAD.size + _PROPERTIES_LENGTH.size
 
 
 class BatchItem(NamedTuple):
-    """One message of a batch; the batch determines topic, queue and hosts."""
+    """One message of a batch. Its topic, queue and hosts are those of the batch. `properties` is a property string."""
 
     flag: int
     body: bytes
@@ -32,7 +32,7 @@ class BatchItem(NamedTuple):
 
 
 def encode_batch_body(items: Iterable[BatchItem | tuple[int, bytes, bytes]]) -> bytes:
-    """The body of a batch. Raises BadMessage if properties are too long."""
+    """Returns the body of a batch. Raises BadMessage if a message's properties are too long."""
     pieces = []
     for flag, body, properties in items:
         if len(properties) > MAX_PROPERTIES_LENGTH:
@@ -48,7 +48,7 @@ def encode_batch_body(items: Iterable[BatchItem | tuple[int, bytes, bytes]]) -> 
 
 
 def decode_batch_body(data: bytes) -> list[BatchItem]:
-    """The messages in a batch's body. Raises BadMessage if the lengths are inconsistent."""
+    """Returns the messages in a batch's body. Raises BadMessage if the lengths are inconsistent."""
     items, at = [], 0
     while at < len(data):
         if len(data) - at < _FIXED_SIZE:

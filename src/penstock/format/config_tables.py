@@ -1,9 +1,9 @@
 """The JSON files under `config/` as typed values.
 
-Brokers and tools send each other the same tables: topics, groups and data versions have the same form in a file and in
-a body. Each table has `from_json` and `to_json`. Unknown fields (5.x adds some) are kept in `extra` and written back,
-so a round trip loses nothing. `from_json` raises ValueError or msgspec.ValidationError with a phrase that says what is
-wrong. Plain values.
+Brokers and tools also send each other these tables: topics, groups and data versions have the same form in a file and
+in the body of a command. Each table has `from_json` and `to_json`. Unknown fields, such as those of 5.x, are kept in
+`extra` and written back, so a round trip loses nothing. `from_json` raises ValueError or msgspec.ValidationError with a
+phrase that says what is wrong.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import msgspec
 from penstock.format.constants import Int32, Int64
 
 Json = dict[str, Any]
-"""A JSON object. Maps keyed by number (queue, delay level) have int keys when written, int or text when read."""
+"""A JSON object. Maps by queue id or delay level have int keys when written, and int or text keys when read."""
 
 _NOT_JSON = "*"
-"""The encoded name of `extra`, which no JSON field has."""
+"""The encoded name of `extra`. No JSON field has this name."""
 
 
 @functools.cache
 def _names(kind: type[Bean]) -> tuple[tuple[str, str], ...]:
-    """JSON and Python names of a bean's fields; cached, because a table has thousands of beans."""
+    """Returns the JSON and Python names of a bean's fields. Cached, because a table has thousands of beans."""
     return tuple((field.encode_name, field.name) for field in msgspec.structs.fields(kind))
 
 
@@ -46,7 +46,7 @@ class Bean(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class DataVersion(Bean, frozen=True, kw_only=True):
-    """The version of a table; other brokers compare it."""
+    """The version of a table, which other brokers compare with their own."""
 
     counter: Int64 = 0
     timestamp: Int64 = 0
@@ -56,7 +56,11 @@ class DataVersion(Bean, frozen=True, kw_only=True):
 
 
 class TopicConfig(Bean, frozen=True, kw_only=True):
-    """One topic. `perm`: 1 inherit, 2 write, 4 read, 8 priority; `sys_flag`: 1 unit, 2 unit subscription."""
+    """One topic.
+
+    The bits of `perm` are 1 inherit, 2 write, 4 read, 8 priority. The bits of `sys_flag` are 1 unit, 2 unit
+    subscription.
+    """
 
     name: str = msgspec.field(name="topicName")
     read_queue_nums: Int32 = 16
@@ -118,7 +122,7 @@ class SubscriptionGroups(msgspec.Struct, kw_only=True):
 
 
 class ConsumerOffsets(msgspec.Struct, kw_only=True):
-    """consumerOffset.json: by (topic, group) and queue, the next queue offset to consume."""
+    """consumerOffset.json: the next queue offset to consume, by (topic, group) and queue id."""
 
     offsets: dict[tuple[str, str], dict[int, int]] = {}
     extra: Json = {}
@@ -137,7 +141,7 @@ class ConsumerOffsets(msgspec.Struct, kw_only=True):
 
 
 class DelayOffsets(msgspec.Struct, kw_only=True):
-    """delayOffset.json: by delay level, the next queue offset to deliver in SCHEDULE_TOPIC_XXXX."""
+    """delayOffset.json: the next queue offset to deliver in SCHEDULE_TOPIC_XXXX, by delay level."""
 
     offsets: dict[int, int] = {}
     extra: Json = {}
@@ -152,7 +156,7 @@ class DelayOffsets(msgspec.Struct, kw_only=True):
 
 
 class ConsumerFilters(msgspec.Struct, kw_only=True):
-    """consumerFilter.json: consumers' filters by topic; preserved, not interpreted."""
+    """consumerFilter.json: consumers' filters by topic. Penstock keeps them, but does not interpret them."""
 
     topics: Json = {}
     extra: Json = {}

@@ -1,4 +1,4 @@
-"""Numbers and names that readers and writers of RocketMQ's formats share. All integers are big-endian.
+"""The numbers and names that readers and writers of RocketMQ's formats share. RocketMQ's integers are big-endian.
 
 `Int32` and `Int64` are Java's int and long, for struct fields that Java must be able to read.
 """
@@ -19,7 +19,7 @@ MESSAGE_MAGIC_V2: Final = 0xDAA320AB  # 5.x: the topic's length has two bytes; r
 BLANK_MAGIC: Final = 0xCBD43194
 MIN_RECORD_SIZE: Final = 91  # the fixed fields with two IPv4 hosts
 MIN_RECORD_SIZE_V2: Final = 92
-BLANK_HEADER_SIZE: Final = 8  # size and magic; the rest of a filler is not interpreted
+BLANK_HEADER_SIZE: Final = 8  # size and magic of a filler (RocketMQ's blank); its other bytes are not interpreted
 MAX_TOPIC_LENGTH: Final = 127
 MAX_TOPIC_LENGTH_V2: Final = 255  # the limit of 5.x, and of the name of a queue's folder
 MAX_PROPERTIES_LENGTH: Final = 32_767

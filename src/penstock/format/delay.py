@@ -1,4 +1,4 @@
-"""Delay levels: parses `messageDelayLevel` and computes when a delayed message is due."""
+"""Delay levels: parses `messageDelayLevel`, and computes the deliver time of a delayed message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_DELAY_TEXT: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Milliseconds of each level; level n is at index n - 1. Raises BadSettings."""
+    """Returns the delay of each level in ms. Level n is at index n - 1. Raises BadSettings."""
     levels = []
     for piece in text.split():
         match = _LEVEL.fullmatch(piece)
@@ -27,7 +27,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 
 def deliver_timestamp(store_timestamp: int, level: int, levels: tuple[int, ...]) -> int:
-    """The time at which a message of this level is due; an unknown level means one second."""
+    """Returns the deliver time (epoch ms) of a message of this level. An unknown level means a delay of one second."""
     if 1 <= level <= len(levels):
         return store_timestamp + levels[level - 1]
     return store_timestamp + _UNKNOWN_LEVEL_DELAY

@@ -1,10 +1,10 @@
 """JSON as fastjson writes it, for RocketMQ's config files and admin bodies.
 
 fastjson writes maps with unquoted integer keys, `{0:250,1:249}`, and maps with objects as keys,
-`{{"queueId":0,"topic":"T"}:5}`. `loads` reads strict JSON and both loose forms; `dumps` writes the pretty form of the
-config files: TABs, no space after a colon, integer keys unquoted and on the brace's line.
+`{{"queueId":0,"topic":"T"}:5}`. `loads` reads strict JSON and both of these loose forms. `dumps` writes the pretty form
+of the config files: indented with TABs, no space after a colon, integer keys unquoted and without line breaks.
 
-An unquoted integer key becomes an int, a quoted one a str, an object as key a tuple of its (name, value) pairs.
+In Python, an unquoted integer key is an int. A quoted key is a str. An object as key is a tuple of (name, value) pairs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def loads(text: str) -> Any:
 
 
 def dumps(value: Any, *, sort_keys: bool = False) -> str:
-    """The pretty form. A dict keeps its order unless `sort_keys`; fastjson sorts a bean's fields."""
+    """Returns the pretty form. Keeps the order of a dict, or sorts its keys, as fastjson sorts a bean's fields."""
     return "".join(_pieces(value, "\n", sort_keys))
 
 

@@ -15,12 +15,15 @@ IPV4_HOST_SIZE: Final = 8
 IPV6_HOST_SIZE: Final = 20
 MAX_PORT: Final = 0xFFFF
 MAX_STORED_PORT: Final = 0xFFFFFFFF
-"""The limit of four bytes: a damaged record may contain such a port and must still be displayed."""
+"""The largest port in four bytes. A damaged record may have such a port, and must still be displayed."""
 
 
 @lru_cache(maxsize=4096)
 def encode_host(host: str, max_port: int = MAX_PORT) -> bytes:
-    """The 8 bytes of an IPv4 host or 20 bytes of an IPv6 host. Raises BadMessage."""
+    """Returns the 8 bytes of an IPv4 host or the 20 bytes of an IPv6 host.
+
+    Raises BadMessage if the text is malformed or the port exceeds `max_port`.
+    """
     address, colon, port_text = host.rpartition(":")
     if not (colon and port_text.isascii() and port_text.isdigit() and int(port_text) <= max_port):
         raise _bad_host(host)
@@ -35,7 +38,7 @@ def encode_host(host: str, max_port: int = MAX_PORT) -> bytes:
 
 @lru_cache(maxsize=4096)
 def decode_host(data: bytes) -> str:
-    """The text form of 8 or 20 bytes; an invalid port is shown as stored. Raises CorruptData for another length."""
+    """Returns the text form of a host of 8 or 20 bytes, even with an invalid port. Raises CorruptData otherwise."""
     if len(data) == IPV4_HOST_SIZE:
         address = socket.inet_ntop(socket.AF_INET, data[:4])
     elif len(data) == IPV6_HOST_SIZE:

@@ -2,7 +2,7 @@
 
     OFFSET              SIZE       DESCRIPTION
     0                   8          beginTimestamp: store timestamp of the first item
-    8                   8          endTimestamp: of the last item
+    8                   8          endTimestamp: store timestamp of the last item
     16                  8          beginPhyOffset
     24                  8          endPhyOffset
     32                  4          hashSlotCount: slots in use
@@ -10,8 +10,8 @@
     40                  4 * slots  the number of the slot's newest item, 0 if empty
     40 + 4 * slots      20 * items keyHash 4, phyOffset 8, seconds since beginTimestamp 4, previous item 4
 
-Item 0 is never used. The geometry (slots, items) is not stored in the file. Nothing is checksummed; the file
-can be rebuilt from the log. Different keys may share a hash: a lookup must compare the key itself.
+Item 0 is never used. The file does not store its geometry (the numbers of slots and items). It has no checksum, but can
+be rebuilt from the log. Different keys may have the same hash, so a lookup must compare the key itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ITEM = struct.Struct(">iqii")
 
 
 class IndexHeader(msgspec.Struct, frozen=True):
-    """The header's fields, as stored."""
+    """The fields of the header, as stored."""
 
     begin_timestamp: int = 0
     end_timestamp: int = 0
@@ -43,7 +43,7 @@ class IndexHeader(msgspec.Struct, frozen=True):
     index_count: int = 0
 
     def pack(self) -> bytes:
-        """The 40 bytes of the header."""
+        """Returns the 40 bytes of the header."""
         return _HEADER.pack(
             self.begin_timestamp,
             self.end_timestamp,
@@ -59,12 +59,12 @@ class IndexHeader(msgspec.Struct, frozen=True):
         return cls(*_HEADER.unpack(kernels.view_of(data)[:HEADER_SIZE]))
 
     def with_end(self, physical_offset: int, timestamp: int) -> IndexHeader:
-        """The header with another last item."""
+        """Returns the header with another last item: its record's physical offset and store timestamp."""
         return msgspec.structs.replace(self, end_physical_offset=physical_offset, end_timestamp=timestamp)
 
 
 class IndexItem(NamedTuple):
-    """One key of one record."""
+    """The index entry for one key of one record. `seconds` counts from beginTimestamp; `previous` is an item number."""
 
     key_hash: int
     physical_offset: int
@@ -73,40 +73,43 @@ class IndexItem(NamedTuple):
 
 
 def pack_item(key_hash: int, physical_offset: int, seconds: int, previous: int) -> bytes:
-    """The 20 bytes of an item."""
+    """Returns the 20 bytes of an item."""
     return _ITEM.pack(key_hash, physical_offset, seconds, previous)
 
 
 def unpack_item(data: kernels.Buffer, at: int = 0) -> IndexItem:
-    """The item at data[at]."""
+    """Returns the item at data[at]."""
     return IndexItem(*_ITEM.unpack(kernels.view_of(data)[at : at + ITEM_SIZE]))
 
 
 class IndexGeometry(NamedTuple):
-    """The capacity of a file in slots and items; the last item number is items - 1."""
+    """The capacity of an index file in slots and items. Its last item has the number `items` - 1."""
 
     slots: int = DEFAULT_SLOTS
     items: int = DEFAULT_ITEMS
 
     @property
     def file_size(self) -> int:
-        """The exact size of a file."""
+        """The exact size of an index file in bytes."""
         return HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * self.items
 
     def slot_of(self, key_hash: int) -> int:
         return key_hash % self.slots
 
     def slot_position(self, slot: int) -> int:
-        """Byte position of a slot."""
+        """Returns the byte position of a slot in the file."""
         return HEADER_SIZE + SLOT_SIZE * slot
 
     def item_position(self, number: int) -> int:
-        """Byte position of an item."""
+        """Returns the byte position of an item in the file."""
         return HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * number
 
 
 def key_hash(topic: str, key: str) -> int:
-    """The hash of a key in the index: |hashCode of topic#key|, or 0 for -2**31, which has no absolute value."""
+    """Returns the hash of a key in the index: the absolute value of Java's hashCode of `topic#key`.
+
+    Returns 0 if the hashCode is -2**31, because Java's int has no absolute value of it.
+    """
     code = abs(kernels.java_hash(as_java_reads(f"{topic}#{key}")))
     return 0 if code == 2**31 else code
 

@@ -1,7 +1,7 @@
 """Message ids: the broker's offset id, which locates the record, and the client's unique id.
 
-The offset id is the store host (IP, then the port as 4 bytes) and the physical offset (8 bytes) in upper-case
-hex: 32 characters for IPv4, 56 for IPv6. The unique id is opaque to the store.
+The offset id is the store host (IP, then the port as 4 bytes) and the physical offset (8 bytes) in upper-case hex. It
+has 32 characters for IPv4, 56 for IPv6. The store does not interpret the unique id.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _LOOPBACK = b"\x7f\x00\x00\x01"
 
 
 def encode_message_id(store_host: str, physical_offset: int) -> str:
-    """The offset id of the record at `physical_offset`."""
+    """Returns the offset id of the record at `physical_offset`."""
     host = encode_host(store_host, MAX_STORED_PORT)
     return (host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def decode_message_id(message_id: str) -> tuple[str, int]:
-    """(store host, physical offset). Raises BadMessage."""
+    """Returns the store host and physical offset in an offset id. Raises BadMessage if it is malformed."""
     try:
         data = bytes.fromhex(message_id)
     except ValueError:
@@ -37,9 +37,10 @@ def decode_message_id(message_id: str) -> tuple[str, int]:
 
 
 class UniqueIds:
-    """Generates unique ids in RocketMQ's format. Thread-safe; a forked child reseeds itself.
+    """Generates unique ids in RocketMQ's format. Thread-safe. A forked child gets a new process id and random part.
 
-    IP 4 bytes, process id 2, random 4 (in Java a hash), milliseconds since the month began 4, counter 2.
+    An id has the IP (4 bytes), process id (2), a random part (4; a hash in Java), milliseconds since the start of the
+    month (4), and a counter (2).
     """
 
     def __init__(self, ip: bytes = _LOOPBACK) -> None:
@@ -54,7 +55,7 @@ class UniqueIds:
         self._month_start = self._month_end = 0
 
     def make(self) -> str:
-        """A new id: 32 upper-case hex digits."""
+        """Returns a new id: 32 upper-case hex digits."""
         now = now_ms()
         if not self._month_start <= now < self._month_end:
             self._enter_month(now)
@@ -69,7 +70,7 @@ class UniqueIds:
 
 
 def _first_instant(year: int, month: int) -> int:
-    """Epoch milliseconds of the start of a month in local time; month 13 is the next January."""
+    """Returns the start of a month in local time, in epoch milliseconds. Month 13 is January of the next year."""
     return int(time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))) * 1000
 
 

@@ -1,8 +1,8 @@
 """A message's properties as bytes: `name 0x01 value`, joined with 0x02.
 
-Some versions end the string with 0x02, some do not; both are read, and the form without it is written. Empty names and
-values cannot be distinguished from absent ones on disk, so they are never written. Bytes that are not UTF-8 survive a
-round trip (surrogateescape).
+Some RocketMQ versions end the string with 0x02, others do not. Penstock reads both forms, and writes no final 0x02. On
+disk, an empty name or value looks like an absent property, so properties with an empty name or value are never written.
+Bytes that are not UTF-8 survive a round trip (surrogateescape).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SEPARATOR = PROPERTY_SEPARATOR.encode()
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The property string, in the mapping's order, without a trailing separator. Raises BadMessage."""
+    """Returns the property string, in the mapping's order, without a trailing separator. Raises BadMessage."""
     text = PROPERTY_SEPARATOR.join(
         f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items() if name and value
     )
@@ -27,12 +27,15 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
-    """The properties in a property string. The last duplicate wins; a value may contain 0x01."""
+    """Returns the properties in a property string. If a name is there twice, the last value counts.
+
+    A value may contain 0x01.
+    """
     return split_properties(data.decode("utf-8", "surrogateescape"))
 
 
 def split_properties(text: str) -> dict[str, str]:
-    """Like `decode_properties`, for a property string that is already text."""
+    """Returns the properties in a property string that is already text, like `decode_properties`."""
     properties = {}
     for piece in text.split(PROPERTY_SEPARATOR):
         name, _, value = piece.partition(NAME_VALUE_SEPARATOR)
@@ -42,7 +45,7 @@ def split_properties(text: str) -> dict[str, str]:
 
 
 def join_properties(first: bytes, second: bytes) -> bytes:
-    """Joins two property strings with exactly one separator, as 4.9.3 and later do."""
+    """Joins two property strings with exactly one separator, as RocketMQ 4.9.3 and later do."""
     if first and second and not first.endswith(_SEPARATOR):
         return first + _SEPARATOR + second
     return first + second

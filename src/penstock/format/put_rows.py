@@ -1,7 +1,7 @@
-"""Messages to be put, as one table: a PUT_ROW per message, and the bytes that the rows point into.
+"""The messages of a put as one table: a PUT_ROW per message, and the bytes that the rows point into.
 
-`plan_puts` builds the table from columns of messages; the log writes it in one pass. Planning checks every message, so
-a planned table can always be written. Pure, except that `encode` writes into the buffer it is given.
+`plan_puts` builds the table from columns of messages. The log writes the table in one pass. Planning checks every
+message, so every planned table can be written. Pure functions, except that `encode` writes into its buffer `out`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RANGES: Final = {
 
 
 class RowRefused(Exception):
-    """A row cannot be stored. `reason` is empty if checking the row's message alone gives the reason."""
+    """Row `number` cannot be stored. If `reason` is empty, a check of that message alone gives the reason."""
 
     def __init__(self, number: int, reason: str = "") -> None:
         super().__init__(f"row {number}: {reason}")
@@ -39,7 +39,7 @@ class RowRefused(Exception):
 
 
 class PutLimits(msgspec.Struct, frozen=True):
-    """The store's limits, and the hosts that it writes into every record."""
+    """The store's limits in bytes, its number of delay levels, and the hosts that it writes into every record."""
 
     max_message_size: int
     max_record_size: int
@@ -53,7 +53,7 @@ class PutLimits(msgspec.Struct, frozen=True):
 
 
 class PutColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """Columns of messages. `topic` is an index into `topics`, -1 for null; absent numbers are 0."""
+    """Columns of messages. `topic` has each row's index into `topics`, or -1 for null. An absent number is 0."""
 
     topics: list[str]
     topic: Ints
@@ -68,15 +68,15 @@ class PutColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PutRows(msgspec.Struct, frozen=True):
-    """A planned batch. Writing sets queue_offset and physical_offset of each row."""
+    """A planned batch of puts. `encode` sets queue_offset and physical_offset of each row."""
 
     rows: PutTable
     ends: Longs
-    """The end of each record, relative to the start of the first."""
+    """The end of each record in bytes, relative to the start of the first record."""
     queues: list[tuple[str, int]]
-    """Topic and id of each queue that gets messages; rows["queue"] is an index into it."""
+    """The topic and id of each queue that gets messages. rows["queue"] is an index into this list."""
     waits: bool
-    """Whether any message waits for the flush."""
+    """Whether the put must wait for the flush, because at least one message does."""
     topics: TextColumn
     bodies: Buffer
     properties: Buffer
@@ -86,20 +86,21 @@ class PutRows(msgspec.Struct, frozen=True):
         return len(self.rows)
 
     def size(self, start: int, stop: int) -> int:
-        """The size of the records of rows[start:stop]."""
+        """Returns the bytes of the records of rows[start:stop]."""
         return int(self.ends[stop - 1]) - (int(self.ends[start - 1]) if start else 0)
 
     def fitting(self, start: int, room: int) -> int:
-        """The first row, from `start` on, whose record does not fit into `room` bytes."""
+        """Returns the first row from `start` on whose record no longer fits, if records fill `room` bytes in order."""
         before = int(self.ends[start - 1]) if start else 0
         return int(np.searchsorted(self.ends, before + room, "right"))
 
     def encode(
         self, out: WritableBuffer, at: int, physical_offset: int, start: int, stop: int, next_offsets: Longs, now: int
     ) -> None:
-        """Writes rows[start:stop] at out[at:]; the first record stays unpublished, which hides them all.
+        """Writes the records of rows[start:stop] at out[at:]. Leaves the first record unpublished: readers stop there.
 
-        `next_offsets` has the next queue offset of each of `queues`, and is advanced.
+        `physical_offset` is the offset of the first record, and `now` the store time in ms. `next_offsets` has the next
+        queue offset of each of `queues`; `encode` advances them.
         """
         kernels.encode_puts(
             out,
@@ -118,7 +119,7 @@ class PutRows(msgspec.Struct, frozen=True):
 
 
 def plan_puts(columns: PutColumns, limits: PutLimits) -> PutRows:
-    """Checks every message and plans its record. Raises RowRefused for the first one that cannot be stored."""
+    """Checks every message and plans its record. Raises RowRefused for the first message that cannot be stored."""
     rows = np.zeros(len(columns.topic), PUT_ROW)
     topics = _with_schedule_topic(columns.topics)
     _set_topics(rows, columns.topic, columns.topics)
@@ -171,7 +172,7 @@ def _set_numbers(rows: PutTable, columns: PutColumns) -> None:
 def _set_properties(
     rows: PutTable, columns: PutColumns, topics: TextColumn, schedule_topic: int, limits: PutLimits
 ) -> tuple[Buffer, bool]:
-    """The concatenated property strings of all rows, and whether any row waits for the flush."""
+    """Returns the concatenated property strings of all rows, and whether any row waits for the flush."""
     given = (columns.keys, columns.tags, columns.properties, columns.delay_level)
     if all(column is None for column in given):
         return b"", True

@@ -1,7 +1,9 @@
-"""The unit of a queue's extension file, which a queue unit's negative tagsCode points to. Read, never written.
+"""The unit of a queue's extension file. A queue unit refers to it by a tagsCode of -2**31 - 1 or less.
+
+Penstock reads extension files, but never writes them.
 
 OFFSET  SIZE  DESCRIPTION
-0       2     size of this unit, at least 20; -1: the file has ended, 0: nothing was written here
+0       2     size of this unit in bytes, at least 20; -1: the file's last unit is before; 0: unwritten
 2       8     tagsCode
 10      8     msgStoreTime
 18      2     bitMapSize
@@ -31,12 +33,12 @@ class ExtUnit(NamedTuple):
 
 
 def ext_offset(address: int) -> int:
-    """The byte offset of an address in a queue unit, over all extension files of the queue."""
+    """Returns the byte offset that an address stands for, counted over all extension files of the queue."""
     return address + 2**63
 
 
 def decode_ext_unit(data: Buffer, at: int = 0) -> ExtUnit | None:
-    """The unit at data[at]; None after the last unit. Raises CorruptData."""
+    """Returns the unit at data[at], or None after the last unit. Raises CorruptData if the sizes are inconsistent."""
     view = view_of(data)
     if len(view) - at < _SIZE.size:
         return None

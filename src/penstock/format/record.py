@@ -1,4 +1,4 @@
-"""A CommitLog record as a value, one at a time; the kernels process millions.
+"""A CommitLog record as a Python value. To process many records, use the kernels.
 
     OFFSET       SIZE     DESCRIPTION
     0            4        totalSize
@@ -19,7 +19,7 @@
     …            1 + n    topic (V2: 2 + n)
     …            2 + n    properties
 
-The CRC covers the body only; it does not detect damage to the header, the topic or the properties.
+The CRC covers the body only. It does not detect damage to the header, the topic or the properties.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MIDDLE = struct.Struct(">iqi")
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A stored message and its position."""
+    """A stored message and its position in log and queue. Timestamps are epoch ms; `size` is the record's bytes."""
 
     topic: str
     queue_id: int = 0
@@ -65,28 +65,28 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def tags(self) -> str:
-        """The message's tag; empty if it has none."""
+        """The message's tag, or "" if the message has none."""
         return self.properties.get(constants.TAGS, "")
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The user's keys."""
+        """The keys in the property KEYS, without the unique key."""
         pieces = self.properties.get(constants.KEYS, "").split(constants.KEY_SEPARATOR)
         return tuple(piece for piece in pieces if piece)
 
     @property
     def unique_key(self) -> str:
-        """The client's unique id; empty if it has none."""
+        """The client's unique id (UNIQ_KEY), or "" if the message has none."""
         return self.properties.get(constants.UNIQ_KEY, "")
 
     @property
     def msg_id(self) -> str:
-        """The offset message id."""
+        """The offset message id, from store host and physical offset."""
         return encode_message_id(self.store_host, self.physical_offset)
 
     @property
     def tags_code(self) -> int:
-        """The tags code of the queue unit, with the default delay levels."""
+        """The tagsCode of the record's queue unit, for the default delay levels."""
         return tags_code(self, DEFAULT_DELAY_LEVELS)
 
 
@@ -95,7 +95,7 @@ _STORE_HOST = Record.__struct_fields__.index("store_host")
 
 
 def tags_code(record: Record, delay_levels: tuple[int, ...]) -> int:
-    """The hash of the tag; in the schedule topic, the time at which the message is due."""
+    """Returns the tagsCode of a record's queue unit: the tag's hash, or the deliver time (ms) in the schedule topic."""
     if record.topic == constants.SCHEDULE_TOPIC:
         encoded = encode_record(record)
         rows, _, _ = kernels.walk(encoded, record.physical_offset, 0, len(encoded), False, None, 1)
@@ -111,13 +111,16 @@ def record_size(
     born_host_length: int = IPV4_HOST_SIZE,
     store_host_length: int = IPV4_HOST_SIZE,
 ) -> int:
-    """The size of a V1 record."""
+    """Returns the size of a V1 record in bytes. All parameters are lengths in bytes."""
     hosts = born_host_length + store_host_length - 2 * IPV4_HOST_SIZE
     return constants.MIN_RECORD_SIZE + hosts + body_length + topic_length + properties_length
 
 
 def encode_record(record: Record) -> bytes:
-    """The record's bytes (V1); `size`, `body_crc` and the IPv6 bits are computed. Raises BadMessage."""
+    """Returns the bytes of a V1 record. Computes size, CRC and the IPv6 bits instead of taking them from `record`.
+
+    Raises BadMessage.
+    """
     born_host = encode_host(record.born_host, MAX_STORED_PORT)
     store_host = encode_host(record.store_host, MAX_STORED_PORT)
     sys_flag = with_hosts(record.sys_flag, born_host, store_host)
@@ -150,7 +153,10 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: kernels.Buffer, at: int = 0) -> Record:
-    """The record (V1 or V2) at data[at]. Raises CorruptData for a malformed one; checks neither position nor CRC."""
+    """Returns the record (V1 or V2) at data[at]. Raises CorruptData if it is malformed.
+
+    Checks neither the physical offset nor the CRC.
+    """
     fields = kernels.record_fields(data, at)
     if isinstance(fields, int):
         raise CorruptData(f"not a valid record: {Reason(fields).name}", offset=at)

@@ -1,4 +1,4 @@
-"""The row types of the kernels: ROW and Reason, the result of a walk over a log; and PUT_ROW, the input of a put."""
+"""The row types of the kernels. A walk over a log returns ROWs and a Reason; a put takes PUT_ROWs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PUT_ROW: Final = np.dtype([(name, np.int64) for name in _PUT_LONGS] + [(name, np
 
 
 class Reason(IntEnum):
-    """Why a walk stopped at a position."""
+    """The reason why a walk over a log stopped at a position."""
 
     STOP = 0  # the next record would start at or after the end of the range
     FULL = 1  # the requested number of rows is reached

@@ -1,15 +1,15 @@
-"""Scans a log range by range: batches of valid records, fillers, and damage as data.
+"""Scans a range of a log file. Yields batches of valid records, fillers, and damage.
 
-A range [start, stop) owns the records that start in it. When a file is split into ranges at arbitrary bytes, all but
-the first are scanned with `resync` and all but the last with `overrun`: then each record, and each piece of damage,
-comes out exactly once, the damage from the range that owns the record before it.
+A range [start, stop) owns the records that start in it. A file may be split into ranges at arbitrary bytes. Scan all
+ranges but the first with `resync`, and all ranges but the last with `overrun`. The scans then yield each record and
+each damage exactly once. The range that owns the record before a damage yields the damage.
 
-At an invalid record, the scan searches the next position at which magic, size, lengths, `physicalOffset` and CRC agree,
-and reports the bytes in between as damage. It checks the invalid position again first, because a writer may have
-completed the record in the meantime. A copy of a record inside another's body has the wrong physical offset and is not
-taken for a record.
+At an invalid record, the scan searches for the next position with a valid magic, size, lengths, `physicalOffset` and
+CRC, and yields the bytes in between as damage. Before that, it checks the invalid position again, because a writer may
+have completed the record in the meantime. A copy of a record in the body of another message has a wrong physical
+offset, so the scan does not take it for a record.
 
-Read-only; safe while another process appends. Use `live` to tail a log that is being written.
+A scan only reads. It is safe while another process appends. Use `live` to tail a log that is being written.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _CHUNK = 1 << 20
 
 
 class ScanBatch(NamedTuple):
-    """Valid records, in log order."""
+    """Valid records as ROWs, in log order."""
 
     rows: Rows
 
 
 class Blank(NamedTuple):
-    """The filler that ends a file."""
+    """The filler that ends a file. `position` is its physical offset."""
 
     position: int
     size: int
 
 
 class Damage(NamedTuple):
-    """Bytes between valid records that are not records."""
+    """Bytes between valid records that are not records. `position` is their physical offset."""
 
     position: int
     size: int
@@ -53,24 +53,25 @@ Item: TypeAlias = ScanBatch | Blank | Damage
 
 
 class FedRecords(NamedTuple):
-    """A run of valid records passed to a consumer; it ends early at a record that has lost a sector."""
+    """A run of valid records that a consumer has taken. The run ends early at a record that has lost a sector."""
 
     position: int
     size: int
     torn: int
-    """The size of the record that has lost a sector, which is not part of the run; else 0."""
+    """The size of the record that has lost a sector, or 0. This record is not part of the run."""
 
 
 RecordConsumer: TypeAlias = Callable[[Buffer, int, int, int], tuple[int, int, int, int]]
-"""Takes the data, its base, and the range of record starts; returns the same as `kernels.RangeBuilder.take`."""
+"""A function like `kernels.RangeBuilder.take`, of the data, its physical offset, and the range of record starts."""
 
 T = TypeVar("T")
 
 
 class Scan:
-    """One pass over a range. Afterwards `end` is the physical offset up to which all bytes are accounted for.
+    """One pass over a range of `data`, whose first byte has the physical offset `base`.
 
-    If the pass reached the end of the written part, `end` is the end of the log.
+    After the pass, `end` is the physical offset up to which all bytes are accounted for. If the pass reached the end of
+    the written bytes, `end` is the end of the log.
     """
 
     def __init__(
@@ -104,11 +105,15 @@ class Scan:
         return self._pass(self._next_batch)
 
     def feed(self, consume: RecordConsumer) -> Iterator[FedRecords | Blank | Damage]:
-        """Like iteration, but passes the records to `consume`, which checks them itself."""
+        """Scans like iteration, but passes the records to `consume`, which checks them itself. Yields FedRecords."""
         return self._pass(partial(self._feed_next, consume))
 
     def _pass(self, walk: Callable[[int, int], tuple[T | None, int, int]]) -> Iterator[T | Blank | Damage]:
-        """`walk` returns the valid records between two positions, the position after them, and why it stopped."""
+        """Yields the results of `walk`, fillers and damage.
+
+        `walk` gets two positions. It returns the valid records between them, the position after these records, and the
+        Reason why it stopped.
+        """
         at = self._start
         if self._resync:
             at = self._next_valid(at, self._stop)
@@ -145,11 +150,14 @@ class Scan:
         return ScanBatch(rows) if len(rows) else None, reached, reason
 
     def _owns(self, at: int) -> bool:
-        """Whether this range owns the bytes at `at`: with `overrun`, also those where the next range does not start."""
+        """Returns whether this range owns the bytes at `at`. With `overrun`, it also owns damage that follows it."""
         return at < self._stop or (self._overrun and at < self._size and not self._is_valid(at))
 
     def _classify(self, at: int, reason: Reason) -> tuple[Damage | None, int, bool]:
-        """Whether an invalid position is damage or the end of the log; where to resume, and whether to."""
+        """Classifies an invalid position. Returns the damage, or None; the next position; and whether to go on there.
+
+        Does not go on at the end of the log.
+        """
         following = self._next_valid(at + 1, self._size)
         unwritten = self._live and following >= 0 and reason is Reason.UNWRITTEN
         if unwritten and is_unpublished(self._data, self._base, at, following):
@@ -171,7 +179,7 @@ class Scan:
         return kernels.find_record(self._data, self._base, start, stop, True)
 
     def _last_written(self, at: int) -> int:
-        """The position after the last non-zero byte."""
+        """Returns the position after the last non-zero byte from `at` on, or `at` if all bytes are zero."""
         view, end = kernels.view_of(self._data), self._size
         while end > at:
             begin = max(at, end - _CHUNK)
@@ -183,10 +191,13 @@ class Scan:
 
 
 def is_unpublished(data: Buffer, base: int, at: int, end: int) -> bool:
-    """Whether data[at:end] is a record without its size and magic: the unpublished first record of a batch."""
+    """Returns whether data[at:end] is an unpublished record: a valid record except for its size and magic.
+
+    The first record of a batch is unpublished until the whole batch is written.
+    """
     head = bytearray(kernels.view_of(data)[at:end])
     kernels.publish(head, 0, len(head))
     return kernels.check_record(head, 0, base + at, True) == Reason.STOP
 
 
-scan = Scan  # the verb; the class is there for annotations
+scan = Scan  # the verb, for calls; use the class name in annotations

@@ -26,17 +26,17 @@ _CODECS: Final = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
 
 
 def transaction_type(flag: int) -> int:
-    """TRANSACTION_NONE, _PREPARED, _COMMIT or _ROLLBACK."""
+    """Returns TRANSACTION_NONE, TRANSACTION_PREPARED, TRANSACTION_COMMIT or TRANSACTION_ROLLBACK."""
     return flag & TRANSACTION_MASK
 
 
 def enters_queue(flag: int) -> bool:
-    """Whether the record gets a unit in its queue; PREPARED and ROLLBACK records do not."""
+    """Returns whether the record gets a unit in its queue. PREPARED and ROLLBACK records get none."""
     return transaction_type(flag) in (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
 
 def compression_codec(flag: int) -> str | None:
-    """'zlib', 'lz4' or 'zstd'; None if the body is not compressed. Raises CorruptData for an unknown codec."""
+    """Returns 'zlib', 'lz4' or 'zstd', or None if the body is not compressed. Raises CorruptData for another codec."""
     if not flag & COMPRESSED:
         return None
     codec = _CODECS.get(flag & COMPRESSION_MASK)
@@ -46,12 +46,12 @@ def compression_codec(flag: int) -> str | None:
 
 
 def host_sizes(flag: int) -> tuple[int, int]:
-    """The sizes of the born host and the store host."""
+    """Returns the sizes in bytes of the born host and the store host."""
     return (20 if flag & BORN_HOST_V6 else 8, 20 if flag & STORE_HOST_V6 else 8)
 
 
 def with_hosts(flag: int, born_host: bytes, store_host: bytes) -> int:
-    """`flag` with the two IPv6 bits set from the encoded hosts."""
+    """Returns `flag` with its two IPv6 bits set or cleared according to the encoded hosts."""
     flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
     if len(born_host) == IPV6_HOST_SIZE:
         flag |= BORN_HOST_V6

@@ -12,7 +12,7 @@ _LEGAL_BYTES = re.compile(rb"[%|a-zA-Z0-9_-]+")
 
 
 def is_legal_topic(name: str | bytes) -> bool:
-    """Whether a record of this topic may be written."""
+    """Returns whether Penstock may write a record with this topic."""
     if len(name) > MAX_TOPIC_LENGTH:
         return False
     if isinstance(name, bytes):
@@ -21,12 +21,12 @@ def is_legal_topic(name: str | bytes) -> bool:
 
 
 def is_readable_topic(name: str) -> bool:
-    """Whether 4.9 or 5.x may have written a record of this topic; its queue's folder has this name."""
+    """Returns whether RocketMQ 4.9 or 5.x may have written a record with this topic. Queue folders have this name."""
     return len(name) <= MAX_TOPIC_LENGTH_V2 and _LEGAL.fullmatch(name) is not None
 
 
 def check_topic(name: str) -> None:
-    """Raises BadMessage with the reason unless the name is legal."""
+    """Raises BadMessage, with the reason, if the name is not legal."""
     if not name:
         raise BadMessage("a message needs a topic")
     size = len(name.encode("utf-8", "surrogatepass"))

@@ -1,6 +1,6 @@
-"""Self-contained HTML pages with charts: no script, no font, no network. Pure functions.
+"""Self-contained HTML pages with charts, without scripts, fonts or network access. Pure functions.
 
-Every text that is passed in is escaped here: names of topics, tags and hosts come from producers.
+The functions escape every text that is passed in, because producers choose the names of topics, tags and hosts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pre { overflow-x: auto; }
 
 
 def document(title: str, parts: Iterable[str]) -> str:
-    """A page of HTML parts; empty parts are left out."""
+    """Returns an HTML page of the HTML texts `parts`. Leaves out empty parts."""
     head = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'>",
@@ -42,7 +42,7 @@ def document(title: str, parts: Iterable[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> str:
-    """A table; the columns named in `right` hold numbers."""
+    """Returns an HTML table. The columns named in `right` hold numbers and are aligned to the right."""
     classes = [" class='n'" if name in right else "" for name in head]
     titles = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in zip(head, classes, strict=True))
     lines = (
@@ -53,7 +53,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, right: Seque
 
 
 def bars(title: str, rows: Sequence[tuple[str, int]]) -> str:
-    """A bar for each name, with its bytes; empty without rows."""
+    """Returns a chart with a bar for each (name, bytes) of the first `BARS` rows. Returns "" without rows."""
     shown = list(rows[:BARS])
     if not shown:
         return ""
@@ -71,7 +71,7 @@ def bars(title: str, rows: Sequence[tuple[str, int]]) -> str:
 
 
 def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], away: Sequence[tuple[float, float]]) -> str:
-    """Lines over seconds, each an ordered list of (second, value); `away` are shaded spans."""
+    """Returns a chart of lines over time. A line is an ordered list of (second, value). `away` are shaded intervals."""
     points = [point for line in series.values() for point in line]
     if not points:
         return ""

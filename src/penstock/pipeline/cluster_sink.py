@@ -1,9 +1,9 @@
-"""Writes rows to a cluster: workers send them and wait for each ack. At least once. Needs pyarrow.
+"""Writes rows to a cluster, at least once: workers send the rows and wait for each ack. Needs pyarrow.
 
-A retried task and a replayed batch send their rows again. Each row therefore has a unique key (UNIQ_KEY) derived from
-the write, the batch, the partition and the row's number, by which consumers can drop duplicates, provided that the plan
-yields the same rows in the same order. Rows of a topic are sent in batches where the broker allows it, in order; a
-batch goes to one queue.
+A retried task or a replayed batch sends its rows again. Each row therefore has a unique key (UNIQ_KEY), derived from
+the write, the batch, the partition and the row's number. Consumers can drop duplicates by this key if the query yields
+the same rows in the same order each time. Rows of one topic are sent in order, as batch messages if the broker allows
+it. A batch message goes to one queue.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_BYTES: Final = 128 << 10
-"""Brokers may limit a request to half a megabyte."""
+"""The maximum bytes of a batch message. Brokers may limit a request to half a megabyte."""
 _BATCH_ROWS: Final = 500
 _PATIENCE: Final = ProducerOptions(timeout_s=30.0, retries=10)
 
 
 @dataclass(frozen=True)
 class ClusterTarget:
-    """The cluster to write to. Pickled; printing it shows no secret."""
+    """The cluster to write to. Spark pickles it. Printing it shows no secret."""
 
     namesrv: str
     group: str
@@ -44,13 +44,16 @@ class ClusterTarget:
 
     @classmethod
     def of(cls, options: Options) -> ClusterTarget:
-        """Raises BadSettings for an invalid address, or if only one of accessKey and secretKey is given."""
+        """Returns the target that the options name.
+
+        Raises BadSettings for an invalid address, or if only one of accessKey and secretKey is given.
+        """
         access = ClusterAccess.of(options)
         ClientConfig(options.namesrv)
         return cls(options.namesrv, options.producer_group, access.credentials)
 
     def send(self, identity: Identity, rows: WrittenRows, partition: int, batches: Iterable[pa.RecordBatch]) -> int:
-        """Sends the rows of one task and returns their number. Raises BadMessage, or what the producer raises."""
+        """Sends the rows of one task and returns their number. Raises BadMessage, or an error of `Producer.send`."""
         config = ClientConfig(self.namesrv, credentials=self.credentials)
         keys = UniqueKeys(identity, partition)
         count = 0
@@ -74,7 +77,7 @@ class UniqueKeys:
         self._seed = hashlib.sha256(seed.encode("utf-8", "surrogatepass"))
 
     def of(self, row: int) -> str:
-        """32 hex digits as RocketMQ writes them; the digits for the time of creation are zero."""
+        """Returns the key of row number `row`: 32 hex digits, like RocketMQ's, with zeros for the time of creation."""
         hashed = self._seed.copy()
         hashed.update(row.to_bytes(8, "big"))
         digits = hashed.hexdigest().upper()
@@ -83,7 +86,7 @@ class UniqueKeys:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A message, and the queue that its row names, if any."""
+    """A message with its row's queue id, or None, and the origin and number of the row for errors."""
 
     message: Message
     queue_id: int | None
@@ -92,7 +95,7 @@ class _Row:
 
     @property
     def goes_alone(self) -> bool:
-        """Whether it cannot be part of a batch."""
+        """Whether the message cannot be part of a batch message."""
         message = self.message
         is_large = len(message.body) > _BATCH_BYTES
         return is_large or message.delay_level > 0 or message.topic.startswith(RETRY_PREFIX)
@@ -126,7 +129,7 @@ def _message(fields: dict[str, Any], unique_key: str, origin: RowOrigin, number:
 
 
 class _Sender:
-    """Sends rows in order, in the largest batches that a broker accepts."""
+    """Sends rows in order, as batch messages of at most `_BATCH_ROWS` rows and `_BATCH_BYTES`."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -145,7 +148,10 @@ class _Sender:
                 raise first.origin.refused(first.number, str(error)) from None
 
     def _queue(self, row: _Row) -> MessageQueue | None:
-        """The queue that a row names; round-robin if several brokers have it."""
+        """Returns a queue with the row's queue id, or None if it has none. Alternates between brokers.
+
+        Raises BadMessage if the topic has no writable queue with this id.
+        """
         if row.queue_id is None:
             return None
         topic = row.message.topic
@@ -157,7 +163,7 @@ class _Sender:
 
 
 def _groups(rows: list[_Row]) -> Iterator[list[_Row]]:
-    """Groups of rows for one request each. Rows of one topic and queue stay in order."""
+    """Yields groups of rows; one request sends a group. Rows of one topic and queue stay in order."""
     waiting: dict[tuple[str, int | None], list[_Row]] = {}
     sizes: dict[tuple[str, int | None], int] = {}
     for row in rows:

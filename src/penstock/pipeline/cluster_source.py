@@ -1,8 +1,8 @@
 """The message source over a cluster: topics, offsets and sizes from its name servers and brokers. Runs on the driver.
 
-State is kept until the next refresh. A refresh asks all brokers at once, one request per topic and broker, so it takes
-about one round trip; routes are reloaded at most once a second. Only queues whose master is up are visible. Requests
-are retried while a broker is briefly away. Not thread-safe.
+The source keeps its state until the next refresh. A refresh sends one request per topic and broker, all at once, so it
+takes about one round trip. It reloads routes at most once a second. The source shows only queues whose master is up. It
+retries requests while a broker is briefly unreachable. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -40,32 +40,33 @@ _NEVER: Final = 1 << 63
 
 
 class _StoredMessage(NamedTuple):
-    """The first readable message at or after an offset, and its store time."""
+    """The offset and store time (epoch ms) of the first readable message at or after a given offset."""
 
     offset: int
     timestamp: int
 
 
 class QueueProbe:
-    """Finds offsets by time and estimates sizes with single pulls. Belongs to the link's loop; keeps no state.
+    """Finds offsets by time and estimates record sizes, with small pulls. It keeps no state.
 
-    Every method raises Unreachable or Refused.
+    Run its coroutines in the link's event loop. Every method raises Unreachable or Refused.
     """
 
     def __init__(self, link: ClusterLink) -> None:
         self._link = link
 
     async def offset_at(self, queue: Queue, timestamp: int, low: int, high: int) -> int:
-        """The first message stored at or after a time; the queue's end `high` if no message qualifies.
+        """Returns the offset of the first message stored at or after `timestamp` (epoch ms), or `high` without one.
 
-        A RocketMQ 4 broker returns an offset near the time, before or after it. From there the search gallops and then
-        bisects, so that a good hint costs two pulls and a bad one a few more.
+        `low` and `high` are the queue's bounds. The search starts at the broker's answer, which on RocketMQ 4 may lie
+        before or after the exact offset. It moves on in doubling steps, then bisects. An exact answer costs two pulls;
+        a bad answer costs a few more.
         """
         if low >= high:
             return high
         start, step = min(max(await self._hint(queue, timestamp), low), high - 1), 1
         found = await self._message_at(queue, start, high)
-        if found.timestamp >= timestamp:  # the border is here or before: find a message that is too early
+        if found.timestamp >= timestamp:  # the result is here or before: find a message that is too early
             below, above = low - 1, found
             while (at := start - step) >= low:
                 probed = await self._message_at(queue, at, high)
@@ -73,7 +74,7 @@ class QueueProbe:
                     below = probed.offset
                     break
                 above, start, step = probed, at, 2 * step
-        else:  # the border is after: find a message that is late enough
+        else:  # the result is after: find a message that is late enough
             below, above = found.offset, _StoredMessage(high, _NEVER)
             while (at := below + step) < high:
                 probed = await self._message_at(queue, at, high)
@@ -84,7 +85,7 @@ class QueueProbe:
         return await self._bisect(queue, timestamp, below, above, high)
 
     async def _bisect(self, queue: Queue, timestamp: int, below: int, above: _StoredMessage, high: int) -> int:
-        """Bisects between `below`, which is too early, and `above`, which is not."""
+        """Returns the result of `offset_at` by bisection. The message at `below` is too early, `above` is not."""
         top = above.offset
         while below + 1 < top:
             middle = (below + top) // 2
@@ -96,7 +97,7 @@ class QueueProbe:
         return above.offset
 
     async def _hint(self, queue: Queue, timestamp: int) -> int:
-        """The broker's offset for a time; exact if the broker supports the boundary `lower`."""
+        """Returns the broker's offset for a time. The offset is exact if the broker supports the boundary `lower`."""
 
         async def ask() -> int:
             return await self._link.offsets.offset_by_time(message_queue(queue), timestamp, boundary="lower")
@@ -118,7 +119,10 @@ class QueueProbe:
         return _StoredMessage(high, _NEVER)
 
     async def mean_size(self, queue: Queue, low: int, high: int) -> int | None:
-        """The mean size of the newest records, rounded to a power of two so that it rarely changes; None if empty."""
+        """Returns the mean bytes of the newest records, or None if the queue has no readable record.
+
+        Rounds up to a power of two, so that the result rarely changes.
+        """
         if low >= high:
             return None
         at = max(low, high - _SAMPLE_SIZE)
@@ -131,12 +135,12 @@ class QueueProbe:
 
 _ROUTES_TTL_S: Final = 1.0
 _DEFAULT_SIZE: Final = 1024
-"""Assumed bytes of a message in a queue that has none to sample."""
+"""The assumed bytes of a message in a queue that has no message to sample."""
 Bounds = dict[Queue, tuple[int, int]]
 
 
 class ClusterSource:
-    """A MessageSource over a cluster. Raises Unreachable if no server answers, Refused if one refuses."""
+    """A MessageSource over a cluster. Methods raise Unreachable if no server answers, Refused if a server refuses."""
 
     def __init__(self, options: Options) -> None:
         self.name = options.namesrv
@@ -150,7 +154,7 @@ class ClusterSource:
         self._bounds: Bounds = {}
         self._sizes: dict[Queue, int] = {}
         self._without_topic_stats: set[str] = set()
-        """Brokers that refuse topic statistics to this account."""
+        """Brokers that refused GET_TOPIC_STATS_INFO to this account."""
 
     def close(self) -> None:
         self._link.close()
@@ -166,7 +170,7 @@ class ClusterSource:
     # -- queues and offsets ----------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """All topics except the cluster's system topics; with retry and dead-letter topics."""
+        """Returns all topics, including retry and dead-letter topics, without the cluster's system topics."""
         if self._topics is None:
             self._topics = self._link.run(self._link.with_retries(self._user_topic_names, "listing topics"))
         return list(self._topics)
@@ -178,7 +182,7 @@ class ClusterSource:
         return sorted({queue for topic in topics for queue in _readable_queues(self._routes[topic])})
 
     def bounds(self, queue: Queue) -> tuple[int, int]:
-        """Raises NoRoute for a queue that no broker has."""
+        """Returns the queue's minimum and maximum offset. Raises NoRoute for a queue that no broker has."""
         if queue not in self._bounds and queue in self.queues([queue.topic]):
             self._bounds |= self._link.run(self._load_bounds([queue.topic]))
         bounds = self._bounds.get(queue)
@@ -197,7 +201,7 @@ class ClusterSource:
         return self._link.run(self._committed(group, queue))
 
     def size(self, queue: Queue, start: int, stop: int) -> int:
-        """Estimated from the mean size of a few messages, sampled once per queue."""
+        """Returns bytes estimated from the mean size of a few messages, which are sampled once per queue."""
         if start < stop and queue not in self._sizes:
             self._sizes |= self._link.run(self._mean_sizes())
         return self._sizes.get(queue, _DEFAULT_SIZE) * max(0, stop - start)
@@ -209,7 +213,7 @@ class ClusterSource:
         return [ClusterTask(self._access, tuple(group), tags, fail) for group in spans]
 
     def commit_group(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Commits offsets for a consumer group."""
+        """Commits the offsets of queues for a consumer group."""
 
         async def commit() -> None:
             committed = ((message_queue(queue), offset) for queue, offset in offsets.items())
@@ -225,13 +229,13 @@ class ClusterSource:
 
     async def _user_topic_names(self) -> list[str]:
         names, info = await asyncio.gather(self._topic_names(), ClusterAdmin(self._link.instance).info())
-        # Brokers register topics for their own name, their cluster's name and replies.
+        # Brokers register topics with their own name, their cluster's name, and a reply topic per cluster.
         own = {*info.broker_addr_table, *info.cluster_addr_table}
         own |= {f"{name}{REPLY_TOPIC_SUFFIX}" for name in info.cluster_addr_table}
         return [name for name in names if name not in own and not is_system_topic(name)]
 
     async def _load_routes(self, topics: Iterable[str]) -> None:
-        """Loads the routes of topics; None for a topic that does not exist."""
+        """Loads the routes of `topics` into `_routes`. The route of a topic that does not exist is None."""
         routes = self._link.instance.routes
         topics = list(topics)
 
@@ -265,7 +269,10 @@ class ClusterSource:
         return await self._link.with_retries(load, doing, topics) if topics else {}
 
     async def _broker_bounds(self, route: Route, broker: str) -> Bounds:
-        """The bounds of a topic's queues at one broker: with one request, and one by one for queues missing in it."""
+        """Returns the bounds of a topic's queues at one broker.
+
+        Asks for all queues with one GET_TOPIC_STATS_INFO, then singly for each queue that the reply lacks.
+        """
         wanted = [queue for queue in _readable_queues(route) if queue.broker == broker]
         found: Bounds = {}
         if broker not in self._without_topic_stats:
@@ -313,14 +320,14 @@ class ClusterSource:
         return await self._link.with_retries(ask, f"reading offsets of group {group}", (queue.topic,))
 
     async def _mean_sizes(self) -> dict[Queue, int]:
-        """The mean sizes of all queues without one: the caller will ask for the others next."""
+        """Samples the mean record sizes of all queues that have no size yet, since a plan asks for every queue's."""
         unknown = [queue for queue in self._bounds if queue not in self._sizes]
         found = await gather_limited(self._probe.mean_size(queue, *self._bounds[queue]) for queue in unknown)
         return {queue: size for queue, size in zip(unknown, found, strict=True) if size is not None}
 
 
 def _readable_queues(route: Route | None) -> list[Queue]:
-    """The readable queues, at brokers whose master is up."""
+    """Returns a route's readable queues at brokers whose master is up."""
     if route is None:
         return []
     return [

@@ -1,16 +1,17 @@
-"""What workers read from a cluster: ranges of queues, pulled from their brokers. Needs pyarrow.
+"""Tasks that read ranges of a cluster's queues on workers, by pulling from the brokers. Needs pyarrow.
 
-    ClusterTask   pickled by the driver; decodes the brokers' bytes with the same compiled code as a store's
-    Prefetcher    keeps a few short ranges in flight and yields them in order
+    ClusterTask   the task, pickled by the driver; decodes records with the same compiled code as a store's tasks
+    Prefetcher    pulls a few short ranges at once and returns their pages in order
     RangePuller   pulls one range and checks every record
     ClusterLink   the client: one event loop in its own thread, with retries
 
-Every message is accounted for once: as a row, as a flaw (a damaged record), or as reported lost. Records are checked as
-a store checks them: shape, CRC, topic, queue and offset. RocketMQ's brokers return damaged records and Penstock's skip
-them; both become flaws. If the broker filters by tag, a skipped damaged record looks like a filtered one.
+A task accounts for every message once: as a row, as a flaw (a damaged or missing record), or as lost. It checks records
+as a store does: shape, CRC, topic, queue and offset. RocketMQ's brokers return damaged records; Penstock's brokers skip
+them. Both cases become flaws. With a tag filter, the task cannot tell a skipped damaged record from a filtered message.
 
-A broker returns 32 messages per pull by default, so a single pull mostly waits; hence the prefetch. Back-pressure: a
-range stops pulling at `_MAX_BUFFERED` unread bytes. Printing a `ClusterTask` or a `ClusterAccess` shows no secret.
+A broker returns at most 32 messages per pull by default, so a puller mostly waits for replies. Hence the prefetch. As
+back-pressure, a range stops pulling at `_MAX_BUFFERED` unread bytes. Printing a `ClusterTask` or a `ClusterAccess`
+shows no secret.
 """
 
 from __future__ import annotations
@@ -52,27 +53,27 @@ T = TypeVar("T")
 # -- the client ------------------------------------------------------------------------------------------------------
 
 _TIMEOUT_S: Final = 10.0
-"""Per request: a page from a cold disk takes a broker longer than the usual client timeout."""
+"""Timeout of a request. A broker that reads a page from a cold disk needs longer than the client's default."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
 _MAX_CONCURRENT: Final = 256
-"""Requests in flight."""
+"""The maximum number of requests in flight."""
 _BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """Address, consumer group and account for reading a cluster. Pickled."""
+    """The address, consumer group and account for reading a cluster. The driver pickles it."""
 
     namesrv: str
     group: str
     credentials: Credentials | None = None
     patience_s: float = 30.0
-    """How long a broker that was reachable may be away before that is an error."""
+    """Seconds for which requests are retried while a broker is unreachable."""
 
     @classmethod
     def of(cls, options: Options) -> Self:
-        """Raises BadSettings if only one of accessKey and secretKey is given."""
+        """Returns the access that the options describe. Raises BadSettings if only one of the two keys is given."""
         if bool(options.access_key) != bool(options.secret_key):
             given, missing = ("accessKey", "secretKey") if options.access_key else ("secretKey", "accessKey")
             raise BadSettings(f"{given} is given without {missing}; give both, or none of them")
@@ -81,10 +82,13 @@ class ClusterAccess:
 
 
 class ClusterLink:
-    """A client that runs until `close`. Plain code calls `run`. Raises BadSettings for an invalid address."""
+    """A client with an event loop in its own thread, until `close`. Synchronous code runs coroutines with `run`.
+
+    The constructor raises BadSettings for an invalid address.
+    """
 
     def __init__(self, access: ClusterAccess, *, reached: bool = False) -> None:
-        """`reached`: the cluster was reachable recently, so the first request is retried too."""
+        """`reached` says that the cluster was reachable recently, so that even the first request is retried."""
         self._access = access
         self._reached = reached
         config = ClientConfig(access.namesrv, credentials=access.credentials, timeout_s=_TIMEOUT_S)
@@ -93,11 +97,11 @@ class ClusterLink:
         self.offsets = QueueOffsets(self.instance)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine in the link's loop; an interrupt cancels it."""
+        """Runs a coroutine in the link's event loop and returns its result. An interrupt cancels the coroutine."""
         return self._thread.run(work)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes the client and its loop. Idempotent."""
         if not self._thread.is_closed:
             try:
                 self._thread.run(self.instance.close())
@@ -113,10 +117,11 @@ class ClusterLink:
     # -- in its loop -----------------------------------------------------------------------------------------
 
     async def with_retries(self, ask: Callable[[], Awaitable[T]], doing: str, topics: tuple[str, ...] = ()) -> T:
-        """Calls `ask` until it succeeds, while the cluster is briefly away.
+        """Calls `ask` until it succeeds, for at most `patience_s`. Raises Unreachable after that.
 
-        Does not retry on a cluster that was never reached: its address is probably wrong. Reloads the routes of
-        `topics` between attempts. `doing` completes "while ..." in the error.
+        Retries if a server is unreachable, silent or busy. If the cluster was never reached, retries only if a server
+        is busy, because the address is probably wrong. Reloads the routes of `topics` between attempts. `doing`
+        completes "while ..." in the error.
         """
         clock = asyncio.get_running_loop().time
         began, pause = clock(), _FIRST_PAUSE_S
@@ -140,7 +145,7 @@ class ClusterLink:
                 return result
 
     async def pull(self, queue: Queue, offset: int, max_messages: int, tags: str = EVERYTHING) -> PulledRecords:
-        """Pulls a page from the queue's master, which alone has every message. Retries."""
+        """Pulls a page from the queue's master, because a slave may lack messages. Retries."""
         pull = Pull(
             group=self._access.group,
             queue=message_queue(queue),
@@ -158,19 +163,19 @@ class ClusterLink:
         return await self.with_retries(ask, doing, (queue.topic,))
 
     async def min_offset(self, queue: Queue) -> int:
-        """The offset of the oldest message. Retries."""
+        """Returns the offset of the oldest message. Retries."""
         doing = f"reading the minimum offset of topic {queue.topic} queue {queue.queue_id}"
         return await self.with_retries(lambda: self.offsets.min_offset(message_queue(queue)), doing, (queue.topic,))
 
     def _is_transient(self, error: PenstockError) -> bool:
-        """Whether a retry may succeed."""
+        """Returns whether a retry may succeed."""
         if isinstance(error, Refused):
             return error.code in _BUSY
         return self._reached
 
 
 async def gather_limited(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Runs coroutines with limited concurrency; the first error cancels the others."""
+    """Runs coroutines with limited concurrency and returns their results in order. An error cancels the others."""
     limit = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def one(each: Coroutine[Any, Any, T]) -> T:
@@ -186,11 +191,11 @@ async def gather_limited(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for each in given:
-            each.close()  # those that never started
+            each.close()  # has an effect only on a coroutine that never started
 
 
 def message_queue(queue: Queue) -> MessageQueue:
-    """The queue as clients name it."""
+    """Returns the queue as the protocol's MessageQueue."""
     return MessageQueue(broker_name=queue.broker, queue_id=queue.queue_id, topic=queue.topic)
 
 
@@ -201,12 +206,12 @@ async def _create_instance(config: ClientConfig) -> ClientInstance:
 # -- pulling a range -------------------------------------------------------------------------------------------------
 
 _MAX_MESSAGES: Final = 1024
-"""Per pull; brokers have their own limit, 32 by default."""
+"""The maximum messages of a pull. Brokers have their own limit, 32 by default."""
 _NO_ROWS: Final = np.empty(0, ROW)
 
 
 class RecordPage(NamedTuple):
-    """Messages of one queue: contiguous records, and a row for each."""
+    """Messages of one queue: contiguous records, a ROW for each record, and the flaws among them."""
 
     queue: Queue
     records: memoryview
@@ -215,7 +220,7 @@ class RecordPage(NamedTuple):
 
 
 class RangePuller:
-    """Pulls ranges. The broker filters by `tags`. Belongs to the link's loop."""
+    """Pulls ranges of queues. The broker filters by `tags`. Use it only in the link's event loop."""
 
     def __init__(self, link: ClusterLink, *, tags: str = EVERYTHING, fail_on_data_loss: bool = True) -> None:
         self._link = link
@@ -224,7 +229,10 @@ class RangePuller:
         self._reported: set[OffsetRange] = set()
 
     async def pieces(self, span: OffsetRange, start: int, stop: int) -> AsyncGenerator[RecordPage, None]:
-        """Pages of a span from `start` to `stop`, in order. Raises DataLost, unless that is allowed."""
+        """Yields the pages of a span from queue offset `start` to `stop`, in order.
+
+        Raises DataLost if messages no longer exist, unless `fail_on_data_loss` is false.
+        """
         queue, at, careful_until = span.queue, start, start
         while at < stop:
             run_serially = at < careful_until
@@ -260,7 +268,10 @@ class RangePuller:
     async def _missing(
         self, span: OffsetRange, start: int, stop: int, received: Longs, known: list[Flaw]
     ) -> list[Flaw]:
-        """Flaws for messages of a range that the broker skipped; reports deleted ones as lost."""
+        """Returns flaws for the messages from `start` to `stop` that are neither in `received` nor in `known`.
+
+        Reports messages below the queue's minimum offset as lost instead.
+        """
         if len(received) == stop - start:
             return []
         accounted = {flaw.queue_offset for flaw in known}.union(received.tolist())
@@ -287,7 +298,10 @@ class RangePuller:
 
 
 def valid_rows(body: bytes | memoryview, queue: Queue, at: int) -> tuple[Rows, Flaw | None]:
-    """Rows of a page up to the first record that is damaged or not of this queue, and that record's flaw."""
+    """Returns the ROWs of a page's valid records, and the flaw of the first invalid record, or None.
+
+    Stops at the first record that is damaged, belongs to another queue, or is out of order. `at` is the pull's offset.
+    """
     if not body:
         return _NO_ROWS, None
     room = np.empty(len(body) // MIN_RECORD_SIZE + 1, ROW)
@@ -302,7 +316,7 @@ def valid_rows(body: bytes | memoryview, queue: Queue, at: int) -> tuple[Rows, F
 
 
 def _count_of_queue(body: bytes | memoryview, rows: Rows, queue: Queue, at: int) -> int:
-    """How many leading rows are messages of the queue, in order, from an offset on."""
+    """Returns how many leading rows are messages of the queue with ascending offsets from `at` on."""
     topic = np.frombuffer(queue.topic.encode(), np.uint8)
     numbers = rows["queue_offset"]
     good = (rows["queue_id"] == queue.queue_id) & (rows["topic_length"] == len(topic))
@@ -327,13 +341,13 @@ def _queue_flaw(queue: Queue, what: str, queue_offset: int | None = None) -> Fla
 # -- prefetching -----------------------------------------------------------------------------------------------------
 
 _RANGE_MESSAGES: Final = 256
-"""Messages of one range."""
+"""The maximum messages of a prefetched range."""
 _PREFETCH_RANGES: Final = 4
 _MAX_BUFFERED: Final = 1 << 20
 
 
 class Prefetcher:
-    """The pages of some spans, in order, pulled ahead. Created in the link's loop; closed once."""
+    """Pulls the pages of some spans ahead and returns them in order. Create and use it in the link's event loop."""
 
     def __init__(self, puller: RangePuller, spans: Iterable[OffsetRange]) -> None:
         self._puller = puller
@@ -341,7 +355,7 @@ class Prefetcher:
         self._in_flight: deque[_PrefetchedRange] = deque()
 
     async def next(self) -> RecordPage | None:
-        """The next page, None at the end. Raises what its pull raised."""
+        """Returns the next page, or None at the end. Raises the errors of `RangePuller.pieces`."""
         while True:
             while len(self._in_flight) < _PREFETCH_RANGES and (following := next(self._ranges, None)) is not None:
                 self._in_flight.append(_PrefetchedRange(self._puller.pieces(*following)))
@@ -353,7 +367,7 @@ class Prefetcher:
             self._in_flight.popleft()
 
     async def close(self) -> None:
-        """Cancels the ranges in flight."""
+        """Cancels the pulls of the ranges in flight."""
         for in_flight in self._in_flight:
             in_flight.task.cancel()
         await asyncio.gather(*(in_flight.task for in_flight in self._in_flight), return_exceptions=True)
@@ -361,7 +375,7 @@ class Prefetcher:
 
 
 class _PrefetchedRange:
-    """One range in flight. Its queue ends with None, or with the error that ended it."""
+    """A range whose pages a task pulls into `_pages`. The last item of `_pages` is None or the pull's error."""
 
     def __init__(self, pieces: AsyncGenerator[RecordPage, None]) -> None:
         self._pieces = pieces
@@ -407,7 +421,10 @@ def _ranges(spans: Iterable[OffsetRange]) -> Iterator[tuple[OffsetRange, int, in
 
 @dataclass(frozen=True, slots=True)
 class ClusterTask:
-    """Reads ranges of queues. Brokers filter `tags` by hash, so a page may have extra messages, never fewer."""
+    """A task that reads ranges of queues.
+
+    Brokers filter `tags` by hash code. A page may therefore have messages with other tags, but lacks none.
+    """
 
     access: ClusterAccess
     spans: tuple[OffsetRange, ...]
@@ -415,7 +432,7 @@ class ClusterTask:
     fail_on_data_loss: bool = True
 
     def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
-        """Raises DataLost, Unreachable if a broker stays away, Refused if it refuses."""
+        """Yields the messages. Raises DataLost, Unreachable if a broker stays unreachable, Refused if it refuses."""
         schema = select_columns(columns)
         with ClusterLink(self.access, reached=True) as link:
             reader = _PageReader(link, self)
@@ -427,7 +444,7 @@ class ClusterTask:
 
 
 class _PageReader:
-    """Joins pulled pages into pages of full size. Belongs to the link's loop."""
+    """Joins pulled pages into pages of full size. Use it only in the link's event loop."""
 
     def __init__(self, link: ClusterLink, task: ClusterTask) -> None:
         puller = RangePuller(link, tags=task.tags, fail_on_data_loss=task.fail_on_data_loss)
@@ -435,7 +452,7 @@ class _PageReader:
         self._left_over: RecordPage | None = None
 
     async def page(self) -> list[RecordPage]:
-        """The parts of one page, all from one broker; empty at the end."""
+        """Returns the pulled pages that make up one full page, all from one broker. Returns [] at the end."""
         pieces: list[RecordPage] = []
         rows = size = 0
         while rows < MAX_ROWS and size < MAX_BYTES:

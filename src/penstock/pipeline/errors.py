@@ -1,7 +1,7 @@
-"""Errors that a Spark user reads as one sentence, and Spark's errors as Penstock's.
+"""Converts Penstock's errors to one-sentence errors for Spark's users, and Spark's errors to PenstockError.
 
-Spark prints the traceback of whatever its Python processes raise, unless SPARK_HIDE_TRACEBACK is set. A process that
-raises is about to end, so `user_error` sets the variable at that moment.
+Spark prints a traceback with each exception of its Python processes, unless SPARK_HIDE_TRACEBACK is set. `user_error`
+sets this variable just before it raises, because a process that raises is about to end.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _RAISED: Final = re.compile(r"^[\w.]+: ")
 
 
 class UserError(Exception):
-    """Spark prints it as `rocketmq: <sentence>`."""
+    """An error for Spark's user. Spark prints it as `rocketmq: <sentence>`."""
 
 
 UserError.__module__, UserError.__qualname__ = "builtins", "rocketmq"
 
 
 def user_error(sentence: str) -> NoReturn:
-    """Raises a UserError, and hides the traceback from Spark's output."""
+    """Raises a UserError and hides its traceback from Spark's output."""
     os.environ["SPARK_HIDE_TRACEBACK"] = "1"
     raise UserError(sentence) from None
 
 
 @contextmanager
 def as_user_errors() -> Iterator[None]:
-    """Turns PenstockError and OSError into UserError. For code that Spark calls."""
+    """Turns a PenstockError or OSError of the block into a UserError. For code that Spark calls."""
     try:
         yield
     except PenstockError as error:
@@ -46,7 +46,7 @@ def as_user_errors() -> Iterator[None]:
 
 @contextmanager
 def from_spark_errors() -> Iterator[None]:
-    """Turns what Spark raises into a PenstockError with one sentence. For code that calls Spark."""
+    """Turns a PySparkException of the block into a PenstockError with one sentence. For code that calls Spark."""
     from pyspark.errors import PySparkException
 
     log = logging.getLogger("SQLQueryContextLogger")  # it would log the same error first, at length
@@ -60,7 +60,7 @@ def from_spark_errors() -> Iterator[None]:
 
 
 def one_sentence(text: str) -> str:
-    """Our own sentence in Spark's text, if there is one; otherwise the error of Python or Spark, without its traces."""
+    """Returns Penstock's own sentence in Spark's text, or else Python's or Spark's error without its traceback."""
     sentences = _SENTENCE.findall(text)
     if sentences:
         return str(sentences[-1])

@@ -1,6 +1,6 @@
-"""Every option of `format("rocketmq")`: its name, where it applies, its default and its meaning.
+"""Every option of `format("rocketmq")`: its name, its use (read, batch, stream, write), its default and its meaning.
 
-`Options.read(given)` returns the typed, frozen object that the rest of the pipeline takes. Update the table in the
+`Options.read(given)` returns the typed, frozen object that the rest of the pipeline takes. After a change, update the
 reference page with `python -m penstock.config.reference_page docs/reference/spark.md`.
 
 Offsets are written as in Kafka; `plan` resolves them against the queues that exist:
@@ -28,7 +28,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 
 ANY_BROKER: Final = ""
-"""Matches any broker that has the queue."""
+"""In place of a broker's name: matches any broker that has the queue."""
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _UNITS |= {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -54,7 +54,7 @@ def _text(value: str) -> str:
 
 
 def _words(value: str) -> tuple[str, ...]:
-    """Names joined by commas."""
+    """Parses names that are joined by commas."""
     words = tuple(word.strip() for word in value.split(",") if word.strip())
     if not words:
         raise ValueError("it must name at least one")
@@ -64,7 +64,7 @@ def _words(value: str) -> tuple[str, ...]:
 
 
 def _size(value: str) -> int:
-    """Bytes, with or without a unit: 1048576, 64m, 1 GiB."""
+    """Parses a number of bytes, with or without a unit: 1048576, 64m, 1 GiB."""
     match = re.fullmatch(r"(\d{1,18})\s*([a-z]*)", value.lower())
     if match is None or match[2] not in _UNITS or not int(match[1]):
         raise ValueError("it must be a number of bytes such as 1048576, 64m or 1g")
@@ -72,7 +72,7 @@ def _size(value: str) -> int:
 
 
 def _duration(value: str) -> float:
-    """Seconds, from text such as 500ms, 30s, 15m."""
+    """Returns the seconds of a duration such as 500ms, 30s, 15m."""
     match = re.fullmatch(r"(\d{1,12})\s*([a-z]+)", value.lower())
     if match is None or match[2] not in _SECONDS:
         raise ValueError("it must be a time such as 500ms, 30s or 15m")
@@ -80,7 +80,7 @@ def _duration(value: str) -> float:
 
 
 def _one_of(*allowed: str) -> Callable[[str], str]:
-    """A parser for one of some words, in any case; returns the spelling given here."""
+    """Returns a parser that accepts the words of `allowed` in any case, and returns the spelling in `allowed`."""
     known = {word.lower(): word for word in allowed}
 
     def parse(value: str) -> str:
@@ -99,7 +99,7 @@ def _pattern(value: str) -> re.Pattern[str]:
 
 
 def _paths(value: str) -> tuple[str, ...]:
-    """A path or glob, several joined by commas, or the JSON list that Spark passes for `load([...])`."""
+    """Parses paths and globs that are joined by commas, or the JSON list that Spark passes for `load([...])`."""
     if value.startswith('["'):  # a glob may begin with a bracket too
         try:
             return tuple(msgspec.json.decode(value, type=list[str]))
@@ -109,7 +109,7 @@ def _paths(value: str) -> tuple[str, ...]:
 
 
 def parse_offsets(value: str, *, starting: bool) -> OffsetSpec:
-    """Raises ValueError that names the allowed forms."""
+    """Parses startingOffsets or, if `starting` is false, endingOffsets. Raises ValueError with the allowed forms."""
     lowered = value.lower()
     if lowered == "earliest" and starting:
         return OffsetSpec(EARLIEST)
@@ -130,7 +130,7 @@ def parse_offsets(value: str, *, starting: bool) -> OffsetSpec:
 
 
 def parse_times(value: str) -> OffsetSpec:
-    """Milliseconds by topic, broker and queue."""
+    """Parses times (epoch ms) by topic, broker and queue; `by_queue` of the result holds them. Raises ValueError."""
     if not value.startswith("{"):
         raise ValueError('it must be JSON such as {"orders": {"0": 1700000000000}}')
     numbers = _by_queue(value)
@@ -141,7 +141,10 @@ def parse_times(value: str) -> OffsetSpec:
 
 
 def parse_assign(value: str) -> tuple[tuple[str, str, int], ...]:
-    """`{"orders": [0, 1]}`, or `{"orders": {"broker-a": [0, 1]}}`."""
+    """Parses `{"orders": [0, 1]}` or `{"orders": {"broker-a": [0, 1]}}`. Raises ValueError.
+
+    Returns a tuple of topic, broker and queue id for each queue.
+    """
     assigned: list[tuple[str, str, int]] = []
     for topic, inner in _object(value).items():
         by_broker = inner if isinstance(inner, dict) else {ANY_BROKER: inner}
@@ -197,12 +200,12 @@ ALL, READ, BATCH, STREAM, WRITE = (Section(use, Origin.PENSTOCK) for use in ("al
 _SPARKS_OWN: Final = re.compile(
     r"owner|provider|location|option\..*|checkpointlocation|querytype|serialization\.format|mergeschema|header"
 )
-"""Keys that Spark itself adds to the options."""
+"""Matches option names that Spark itself adds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of one source or sink. `read` checks each value; `check_*` check how they combine."""
+    """The options of one source or sink. `read` checks each value; the `check_*` methods check combinations."""
 
     path: Annotated[
         tuple[str, ...],
@@ -297,7 +300,7 @@ class Options:
     ] = ""
     config: Annotated[str, ALL("the store's broker.conf, if its file sizes are not the defaults", parser=_text)] = ""
     settings: tuple[str, ...] = ()
-    """`name=value` store settings, set by jobs: not an option of Spark's users."""
+    """Store settings as `name=value`. Penstock's jobs set them; Spark's users cannot."""
     access_key: Annotated[str, ALL("access key, if the cluster requires an account", parser=_text)] = ""
     secret_key: Annotated[str, ALL("secret key", parser=_text)] = ""
     write_id: Annotated[
@@ -307,7 +310,7 @@ class Options:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
-        """Raises BadSettings for an option that does not exist, or whose value is not allowed."""
+        """Parses Spark's options. Raises BadSettings for an unknown option or an invalid value."""
         values: dict[str, Any] = {}
         for name, value in given.items():
             option = _BY_NAME.get(name.lower())
@@ -370,7 +373,7 @@ class Options:
             raise BadSettings("columns names the body and includeBody is false; leave one of them out")
 
     def check_streaming(self) -> None:
-        """Raises BadSettings for options that only a batch supports: a stream has no end."""
+        """Raises BadSettings if an ending option is set, because a stream has no end."""
         for attribute in ("ending_offsets", "ending_timestamp", "ending_offsets_by_timestamp"):
             if getattr(self, attribute) is not None:
                 raise BadSettings(
@@ -379,7 +382,7 @@ class Options:
 
     @property
     def tag_names(self) -> tuple[str, ...] | None:
-        """The wanted tags, None for all."""
+        """The wanted tags, or None for all messages."""
         names = tuple(name.strip() for name in self.tags.split("||"))
         return None if names == ("*",) else names
 

@@ -1,8 +1,8 @@
 """Plans a read: options to offsets, offsets to ranges, ranges to tasks. Runs on the driver.
 
-Offsets follow Kafka's rules: a timestamp wins over offsets by queue, and those over `earliest` and `latest`. Offsets by
-queue must name every queue that is read. Messages that are requested and already deleted raise DataLost, unless
-failOnDataLoss is false. The same ranges and options always give the same tasks.
+Offsets follow Kafka's rules. A timestamp option overrides an offset option. Offsets by queue must name every queue that
+is read. Planning raises DataLost if requested messages are already deleted, unless failOnDataLoss is false. The same
+ranges and options always give the same tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _MAX_TOPICS_LISTED = 20
 
 
 def choose_queues(source: MessageSource, options: Options, *, must_exist: bool = True) -> list[Queue]:
-    """The queues that the options name. Raises BadSettings if one does not exist."""
+    """Returns the queues that the options name. With order=log, each store's log counts as a queue.
+
+    Raises BadSettings if a named topic or queue does not exist, unless `must_exist` is false.
+    """
     if options.order == "log":
         return source.queues(())
     existing = source.topics()
@@ -60,7 +63,10 @@ def _assigned(queues: list[Queue], options: Options, must_exist: bool) -> list[Q
 
 
 def start_offsets(source: MessageSource, queues: Sequence[Queue], options: Options, *, otherwise: int) -> Offsets:
-    """Where a batch or a new stream begins. `otherwise` is the default: EARLIEST or LATEST."""
+    """Returns each queue's first offset, for a batch or a new stream. Raises BadSettings.
+
+    `otherwise` is the default if no option gives a start: EARLIEST or LATEST.
+    """
     if options.starting_timestamp is not None:
         times = dict.fromkeys(queues, options.starting_timestamp)
         return _starts_by_time(source, times, options, "startingTimestamp")
@@ -80,7 +86,7 @@ def start_offsets(source: MessageSource, queues: Sequence[Queue], options: Optio
 
 
 def end_offsets(source: MessageSource, queues: Sequence[Queue], options: Options) -> Offsets:
-    """Where a batch ends, exclusive."""
+    """Returns the offset at which a batch ends in each queue, exclusive. Raises BadSettings."""
     if options.ending_timestamp is not None:
         return {queue: source.offset_at(queue, options.ending_timestamp) for queue in queues}
     if options.ending_offsets_by_timestamp is not None:
@@ -124,7 +130,10 @@ def _starts_by_group(source: MessageSource, queues: Sequence[Queue], group: str)
 
 
 def _by_queue(spec: OffsetSpec, queues: Sequence[Queue], name: str) -> Offsets:
-    """The offset of each queue. Raises BadSettings for a missing queue, or for one that is not read."""
+    """Returns the offset that `spec` has for each queue; `name` is the option's name.
+
+    Raises BadSettings if `spec` lacks one of the queues, or has a queue that is not read.
+    """
     offsets: Offsets = {}
     used = set()
     for queue in queues:
@@ -151,7 +160,7 @@ def _refuse_for_log(options: Options, name: str) -> None:
 
 
 def describe(queue: Queue) -> str:
-    """A queue's name for error messages."""
+    """Returns a queue's name for error messages."""
     if queue.topic == LOG:
         return f"the log of {queue.broker}"
     return f"topic {queue.topic} queue {queue.queue_id}" + (f" (broker {queue.broker})" if queue.broker else "")
@@ -161,7 +170,10 @@ def describe(queue: Queue) -> str:
 
 
 def check_range(source: MessageSource, queue: Queue, start: int, stop: int, options: Options) -> tuple[int, int]:
-    """The part of a range that exists. Raises DataLost if some of it does not, unless that is allowed."""
+    """Returns the part of the range `start` to `stop` that exists in the queue.
+
+    Raises DataLost if a part of the range does not exist, unless failOnDataLoss is false.
+    """
     low, high = source.bounds(queue)
     start, stop = max(start, 0), max(start, stop)
     if (start < low and start < stop) or stop > high:
@@ -183,7 +195,10 @@ def _unit_of(queue: Queue) -> str:
 
 
 def spans_between(source: MessageSource, first: Offsets, last: Offsets, options: Options) -> list[OffsetRange]:
-    """The non-empty ranges between two sets of offsets, with their sizes."""
+    """Returns the non-empty ranges from the offsets `first` to the offsets `last`, with their sizes in bytes.
+
+    Raises DataLost like `check_range`.
+    """
     spans: list[OffsetRange] = []
     for queue in sorted(last):
         start, stop = check_range(source, queue, first.get(queue, last[queue]), last[queue], options)
@@ -195,11 +210,14 @@ def spans_between(source: MessageSource, first: Offsets, last: Offsets, options:
 # -- tasks -----------------------------------------------------------------------------------------------------------
 
 _MIN_TASKS: Final = 16
-"""Small queues share tasks, as long as at least this many remain."""
+"""Small queues share tasks, but only so far that about this many tasks or more remain."""
 
 
 def open_source(options: Options, *, following: bool = False) -> StoreSource | ClusterSource:
-    """Opens the stores or the cluster that the options name. Raises BadStore, BadSettings, Unreachable."""
+    """Opens the stores or the cluster that the options name. `following` means that a stream will read them.
+
+    Raises BadStore, BadSettings or Unreachable.
+    """
     if options.path:
         return StoreSource(options, following=following)
     from penstock.pipeline.cluster_source import ClusterSource
@@ -208,9 +226,10 @@ def open_source(options: Options, *, following: bool = False) -> StoreSource | C
 
 
 def check_input(options: Options) -> None:
-    """Checks that the input exists. Raises what `open_source` raises, and BadSettings for an unknown topic.
+    """Checks that the input and its topics exist. Raises BadStore, Unreachable, or BadSettings for an unknown topic.
 
-    Tries the queue files first, which is cheap; recovering a view may find more topics.
+    Reads only the queue files of a store at first, which is cheap. If a topic is missing there, opens a recovered view
+    of the store, which may have more topics.
     """
     for following in (True, False):
         try:
@@ -223,7 +242,7 @@ def check_input(options: Options) -> None:
 
 
 def plan_batch(options: Options) -> list[ReadTask]:
-    """The tasks of a batch read of the current messages. Raises what `open_source` raises, and DataLost."""
+    """Returns the tasks that read the current messages. Raises BadStore, BadSettings, Unreachable or DataLost."""
     with closing(open_source(options)) as source:
         queues = choose_queues(source, options)
         first = start_offsets(source, queues, options, otherwise=EARLIEST)
@@ -234,7 +253,7 @@ def plan_batch(options: Options) -> list[ReadTask]:
 
 
 def plan(source: MessageSource, spans: Sequence[OffsetRange], options: Options) -> list[ReadTask]:
-    """The tasks for some ranges."""
+    """Returns the tasks that read the ranges `spans`, split and packed by the limits in `options`."""
     limits = TaskLimits(options.max_bytes_per_partition, options.max_records_per_partition, options.min_partitions)
     pieces = split_ranges(spans, limits)
     if options.min_partitions is not None or options.max_records_per_partition is not None or options.order == "log":

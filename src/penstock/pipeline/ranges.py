@@ -1,10 +1,10 @@
-"""What a read consists of: queues, offset ranges and tasks, and the interface of a message source.
+"""The parts of a read: queues, offset ranges (spans) and tasks; and the interface of a message source.
 
-Two sources implement `MessageSource`: `store_source` over the files of stores, and `cluster_source` over brokers. A
-source lives on the driver. The tasks that it creates are pickled and run on workers, which need nothing else.
+Two modules implement `MessageSource`: `store_source` reads the files of stores, `cluster_source` asks brokers. A source
+lives on the driver. Spark pickles the source's tasks and runs them on workers; a task needs no other state.
 
-Splitting is pure: the same ranges and options always give the same tasks, because a replayed micro-batch must read the
-same rows.
+A replayed micro-batch must read the same rows. Splitting is therefore pure: the same ranges and options always give the
+same tasks.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ class Queue(NamedTuple):
 
 
 class OffsetRange(msgspec.Struct, frozen=True):
-    """Queue offsets `start` to `stop` (exclusive) of one queue, or bytes of one log if `queue` has no topic."""
+    """Queue offsets `start` to `stop` (exclusive) of one queue.
+
+    If `queue` has no topic, the range is over a store's log: `start` and `stop` are then physical offsets in bytes.
+    """
 
     queue: Queue
     start: int
     stop: int
     size: int = 0
-    """About how many bytes its records take."""
+    """The estimated bytes of the range's records."""
 
     @property
     def count(self) -> int:
@@ -49,7 +52,7 @@ class OffsetRange(msgspec.Struct, frozen=True):
 
 
 class TaskLimits(msgspec.Struct, frozen=True):
-    """Limits on the size and number of tasks."""
+    """Limits on one task's bytes (`max_bytes`) and messages (`max_records`), and on the number of tasks."""
 
     max_bytes: int
     max_records: int | None = None
@@ -57,20 +60,21 @@ class TaskLimits(msgspec.Struct, frozen=True):
 
 
 def piece_size_for(log_bytes: int, workers: int) -> int:
-    """Bytes of a log per task: large enough to hide a task's overhead, small enough to balance the workers.
+    """Returns the bytes of a log that one task should read, for a log of `log_bytes` and `workers` parallel workers.
 
-    A task costs about 20 ms, in which a worker reads 40 MB.
+    A large piece hides a task's overhead of about 20 ms, in which a worker could read 40 MB. A small piece balances the
+    workers. The result gives each worker about four pieces, of 16 to 512 MiB each.
     """
     return min(max(log_bytes // (_PIECES_EACH * workers), _SMALLEST_PIECE), _LARGEST_PIECE)
 
 
 def split_ranges(spans: Iterable[OffsetRange], limits: TaskLimits) -> list[OffsetRange]:
-    """Splits spans into pieces within the limits, in order, without gaps or overlaps."""
+    """Splits spans into smaller ranges (pieces) within the limits. Keeps the order; leaves no gaps or overlaps."""
     spans = [span for span in spans if span.count > 0]
     pieces = [_pieces(span, limits) for span in spans]
     total = sum(span.size for span in spans) or 1
     while limits.min_tasks is not None and sum(pieces) < limits.min_tasks:
-        # Split the span with the largest pieces once more, until there are enough or no span can be split.
+        # Split the span with the largest pieces once more, until there are enough pieces or no span can be split.
         open_ = [number for number, span in enumerate(spans) if pieces[number] < span.count]
         if not open_:
             break
@@ -95,9 +99,10 @@ def _evenly(span: OffsetRange, pieces: int) -> list[OffsetRange]:
 
 
 def pack_ranges(spans: Sequence[OffsetRange], max_bytes: int, max_tasks: int) -> list[list[OffsetRange]]:
-    """Groups small spans into tasks, so that a thousand quiet queues do not cost a thousand tasks.
+    """Groups spans into tasks, so that a thousand quiet queues do not cost a thousand tasks. Returns a list per task.
 
-    Keeps the order. A task takes spans until it has `max_bytes` or an equal share of all bytes.
+    Keeps the order. A task takes spans until the next span would exceed `max_bytes`, or total bytes / `max_tasks` if
+    that is less. There can be more than `max_tasks` tasks.
     """
     total = sum(span.size for span in spans)
     share = min(max_bytes, max(total // max(max_tasks, 1), 1))
@@ -116,72 +121,75 @@ def pack_ranges(spans: Sequence[OffsetRange], max_bytes: int, max_tasks: int) ->
 
 
 class Flaw(NamedTuple):
-    """A message, or bytes of a log, that cannot be read."""
+    """A message or a byte range of the log that cannot be read, and the reason. Positions are None if unknown."""
 
     topic: str | None
     queue_id: int | None
     queue_offset: int | None
     physical_offset: int | None
     what: str
-    """What is wrong and where, as one clause."""
+    """One clause that says what is wrong and where."""
 
 
 class RowPage(NamedTuple):
-    """A batch of messages from one broker, as a task reads them."""
+    """A batch of messages from one broker, and the flaws that a task found among them."""
 
     broker: str
     batch: pa.RecordBatch
-    """The columns of `penstock.format.arrow_schema.MESSAGE_SCHEMA` that the caller asked for, in that order."""
+    """The columns of `penstock.format.arrow_rows.MESSAGE_SCHEMA` that the caller asked for, in the caller's order."""
     flaws: tuple[Flaw, ...] = ()
 
 
 class ReadTask(Protocol):
-    """What one worker reads. Pickled on the driver."""
+    """The work of one Spark task: some spans to read. The driver pickles it; a worker runs it."""
 
     def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
-        """The messages of the task's spans, span by span, in pages of about 8 MB or 20,000 rows.
+        """Yields the messages of the task's spans, span by span, in pages of about 8 MB or 20,000 rows.
 
-        Raises DataLost if messages of the spans are gone, unless data loss is allowed.
+        Raises DataLost if messages of the spans no longer exist, unless failOnDataLoss is false.
         """
         ...
 
 
 class MessageSource(Protocol):
-    """A set of stores or a cluster, as the driver sees it. Not thread-safe."""
+    """The driver's interface to a set of stores or to a cluster. Not thread-safe."""
 
     name: str
-    """For error messages: a path, or a cluster's address."""
+    """The stores' paths or the cluster's address, for error messages."""
 
     def refresh(self) -> None:
-        """Updates the state that the other methods return. Must be cheap: a stream polls."""
+        """Updates the state that the other methods return. Must be cheap, because a stream calls it often."""
         ...
 
     def topics(self) -> list[str]:
-        """All topics, sorted."""
+        """Returns all topics, sorted."""
         ...
 
     def queues(self, topics: Sequence[str]) -> list[Queue]:
-        """The queues of some topics, sorted; nothing for a topic without queues."""
+        """Returns the queues of `topics`, sorted. A topic without queues adds none."""
         ...
 
     def bounds(self, queue: Queue) -> tuple[int, int]:
-        """The offset of the oldest message, and the offset that the next message will get."""
+        """Returns the offset of the queue's oldest message, and the offset that its next message will get."""
         ...
 
     def offset_at(self, queue: Queue, timestamp: int) -> int:
-        """The first message stored at or after a time in epoch milliseconds; otherwise the queue's end."""
+        """Returns the offset of the first message stored at or after `timestamp` (epoch ms).
+
+        Returns the queue's end if there is no such message.
+        """
         ...
 
     def group_offset(self, group: str, queue: Queue) -> int | None:
-        """A consumer group's committed offset, None if it has not consumed from the queue."""
+        """Returns a consumer group's committed offset, or None if the group has committed no offset for the queue."""
         ...
 
     def size(self, queue: Queue, start: int, stop: int) -> int:
-        """The estimated bytes of a range's records; deterministic."""
+        """Returns the estimated bytes of the records from `start` to `stop`. Must be deterministic."""
         ...
 
     def tasks(self, spans: Sequence[Sequence[OffsetRange]]) -> list[ReadTask]:
-        """One task for each group of spans. Spans must lie within the bounds."""
+        """Returns tasks that read the groups of `spans`. Each span must lie within its queue's bounds."""
         ...
 
     def close(self) -> None: ...

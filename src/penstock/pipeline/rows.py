@@ -1,9 +1,9 @@
-"""From pages of messages to the record batches that Spark wants: filtered, decompressed, with the requested columns.
+"""Turns pages of messages into Spark's record batches: filters rows, decompresses bodies, makes the requested columns.
 
-`RowShape` is created on the driver and used on workers; it does not know where messages come from. Columns have
-RocketMQ's names or Kafka's. Bodies that clients compressed are unpacked; a body that cannot be unpacked stays as it is
-and is reported, because damage is data. No body grows beyond a limit, and a batch that would grow by much more than
-`_MAX_PIECE_BYTES` is yielded in pieces. Pure functions. Needs pyarrow.
+The driver creates a `RowShape`; workers use it, for messages of stores and of clusters alike. Columns have RocketMQ's
+names or Kafka's. Bodies that clients compressed are unpacked. A body that cannot be unpacked stays compressed, and its
+row says why in the corrupt-record column. An unpacked body has a maximum size. A batch whose unpacked bodies exceed
+`_MAX_PIECE_BYTES` is yielded as several batches (pieces). Pure functions. Needs pyarrow.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from penstock.protocol.compression import MAX_SIZE, inflate_body
 # -- bodies ----------------------------------------------------------------------------------------------------------
 
 _MAX_PIECE_BYTES: Final = 64 << 20
-"""Bytes of unpacked bodies in one piece; the body that crosses the limit is the last."""
+"""The bytes of unpacked bodies after which a piece ends. The body that crosses the limit is the piece's last."""
 _BODY: Final = "body"
 
 
 class InflatedRows(NamedTuple):
-    """Consecutive rows of a batch with their bodies unpacked."""
+    """A piece: consecutive rows of a batch with their bodies unpacked."""
 
     first_row: int
-    """Number of the first row in the original batch."""
+    """The number of the piece's first row in the original batch."""
     batch: pa.RecordBatch
     failures: tuple[tuple[int, str], ...] = ()
-    """Row numbers within this piece whose body is still compressed, and why."""
+    """The rows of this piece whose body could not be unpacked: row number in the piece, and the reason."""
 
 
 def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_SIZE) -> Iterator[InflatedRows]:
-    """The batch with its column `body` unpacked, in one piece unless the bodies grow large.
+    """Yields the batch with its column `body` unpacked, in several pieces if the unpacked bodies are large.
 
-    `sys_flags` are the flags of the batch's rows, which need not be a column of it. Raises MissingPackage if a codec is
-    not installed.
+    `sys_flags` has the sysFlag of each row; the batch itself may lack that column. `limit` is the maximum bytes of one
+    unpacked body. Raises MissingPackage if a codec is not installed.
     """
     # Flags of our own columns have no nulls, so this is a view, not a copy.
     packed = np.flatnonzero(sys_flags.to_numpy(zero_copy_only=False) & COMPRESSED)
@@ -73,7 +73,7 @@ def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_
 def _piece(
     batch: pa.RecordBatch, first: int, stop: int, bodies: dict[int, bytes], failures: list[tuple[int, str]]
 ) -> InflatedRows:
-    """Rows `first` to `stop` with some of their bodies replaced."""
+    """Returns rows `first` to `stop` (exclusive) of the batch. `bodies` has new bodies by row number in the batch."""
     part = batch.slice(first, stop - first)
     at = part.schema.get_field_index(_BODY)
     is_new = np.zeros(part.num_rows, np.bool_)
@@ -96,12 +96,12 @@ def _same(name: str) -> _MakeColumn:
 
 
 def _key(batch: pa.RecordBatch) -> pa.Array:
-    """All keys of a message as one text, as the producer sent them."""
+    """Returns Kafka's `key`: all keys of a message as one text, as the producer sent them."""
     return pc.map_lookup(batch.column("properties"), KEYS, "first").cast(pa.binary())
 
 
 def _headers(batch: pa.RecordBatch) -> pa.Array:
-    """Properties in the order in which they were sent; null if there are none."""
+    """Returns Kafka's `headers`: the properties in the order of the record, or null if there are none."""
     maps = batch.column("properties")
     # The child of a map is a list of pairs already; only the type of the values has to change.
     pairs = pa.StructArray.from_arrays([maps.keys, maps.items.cast(pa.binary())], names=["key", "value"])
@@ -127,14 +127,14 @@ _KAFKA: Final[dict[str, tuple[tuple[str, ...], _MakeColumn]]] = {
 
 
 def needed_for(name: str, *, kafka: bool) -> tuple[str, ...]:
-    """The message columns that a result column is computed from."""
+    """Returns the message columns from which a result column is computed."""
     if kafka:
         return _KAFKA[name][0] if name in _KAFKA else ()
     return (name,)
 
 
 def make_column(name: str, batch: pa.RecordBatch, *, kafka: bool) -> pa.Array:
-    """Computes a result column."""
+    """Returns the result column `name`, computed from a batch of message columns."""
     return _KAFKA[name][1](batch) if kafka else batch.column(name)
 
 
@@ -146,7 +146,7 @@ _SMALL_BATCH: Final = 1 << 20
 
 
 class RowShape(msgspec.Struct, frozen=True):
-    """Filters, columns and error mode of a read. Created on the driver, pickled to workers."""
+    """The filters, columns and error mode of a read. The driver creates it and pickles it to the workers."""
 
     names: tuple[str, ...]
     """The columns of the result."""
@@ -160,7 +160,7 @@ class RowShape(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     topics: tuple[str, ...] | None
     pattern: str | None
-    """Filters topics if the log is read."""
+    """A regular expression that filters topics if the log is read."""
 
     @classmethod
     def of(cls, options: Options, names: Sequence[str]) -> RowShape:
@@ -196,7 +196,7 @@ class RowShape(msgspec.Struct, frozen=True):
 
     @property
     def _position_column(self) -> str:
-        """The column that orders unreadable rows among the others."""
+        """The column by which rows for unreadable messages are sorted among the other rows."""
         return "physical_offset" if self.by_log else "queue_offset"
 
     def _position_of(self, flaw: Flaw) -> int:
@@ -204,7 +204,7 @@ class RowShape(msgspec.Struct, frozen=True):
         return -1 if position is None else position
 
     def batches(self, task: ReadTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """A task's messages with exactly this schema. Raises CorruptData at the first flaw if mode is FAILFAST."""
+        """Yields a task's messages as batches of `schema`. Raises CorruptData at the first flaw if mode is FAILFAST."""
         return _coalesced(batch for page in task.pages(self.native) for batch in self._shape_page(page, schema))
 
     def _shape_page(self, page: RowPage, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -234,7 +234,7 @@ class RowShape(msgspec.Struct, frozen=True):
 
     @property
     def _filters_rows(self) -> bool:
-        """Whether rows are filtered by content, which is unknown for unreadable rows."""
+        """Whether the read filters rows by content. Unreadable messages are then left out: their content is unknown."""
         return bool(self.keys or self.tags or self.topics or self.pattern)
 
     def _filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -251,7 +251,10 @@ class RowShape(msgspec.Struct, frozen=True):
     # -- bodies ----------------------------------------------------------------------------------------------
 
     def _decompressed(self, batch: pa.RecordBatch, broker: str) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
-        """Rows with bodies unpacked, and the failures by row. Raises CorruptData if mode is FAILFAST."""
+        """Yields rows with their bodies unpacked, and the reasons of failures by row number.
+
+        Drops rows that fail if mode is DROPMALFORMED. Raises CorruptData for the first one if mode is FAILFAST.
+        """
         if not self.decompress or "body" not in batch.schema.names:
             yield batch, {}
             return
@@ -274,7 +277,7 @@ class RowShape(msgspec.Struct, frozen=True):
     # -- columns ---------------------------------------------------------------------------------------------
 
     def _flaw_rows(self, flaws: Sequence[Flaw], broker: str, out: pa.Schema) -> pa.RecordBatch:
-        """Rows for unreadable messages: only their position, as far as it is known."""
+        """Returns rows for unreadable messages. Only the known positions and the corrupt-record column are set."""
         schema = select_columns(self.native)
         known = {
             "topic": [flaw.topic for flaw in flaws],
@@ -313,7 +316,7 @@ def _corrupt_column(rows: int, failures: dict[int, str]) -> pa.Array:
 
 
 def _matching(topics: pa.Array, pattern: str) -> pa.Array:
-    """Which topics fully match a Python pattern; matches each distinct topic once."""
+    """Returns a mask of the topics that fully match a Python pattern. Matches each distinct topic only once."""
     distinct = topics.dictionary_encode()
     compiled = re.compile(pattern)
     matches = np.array([compiled.fullmatch(topic) is not None for topic in distinct.dictionary.to_pylist()], np.bool_)
@@ -321,7 +324,7 @@ def _matching(topics: pa.Array, pattern: str) -> pa.Array:
 
 
 def _with_keys(batch: pa.RecordBatch, keys: pa.Array) -> pa.Array:
-    """Which rows have one of the keys, as a key or as the unique key."""
+    """Returns a mask of the rows that have one of `keys`, as a key or as the unique key (UNIQ_KEY)."""
     lists = batch.column("keys")
     hit = pc.is_in(lists.flatten(), keys)
     rows = np.zeros(batch.num_rows, np.bool_)
@@ -331,7 +334,7 @@ def _with_keys(batch: pa.RecordBatch, keys: pa.Array) -> pa.Array:
 
 
 def _coalesced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Joins small batches: a batch costs Spark the same whatever its size."""
+    """Yields the batches, with small batches joined. A batch costs Spark about the same whatever its size."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -1,12 +1,14 @@
-"""Spark sessions as Penstock's commands start them, and running functions in Spark's Python workers. Needs pyspark.
+"""Starts Spark sessions for Penstock's commands, and runs functions in Spark's Python workers. Needs pyspark.
 
-Sessions are quiet, have no web UI, use local sockets between Java and Python (which halves the cost of a task) and run
-in UTC. The caller's settings win; a running session is used as it is. `start_connect_session` (extra `lake`) runs a
-Connect server in this process, on a free loopback port: Spark's own `remote("local")` listens on port 15002 of every
-interface, so a second one fails and strangers can connect. It calls functions that are not public in Spark 4.3.
+Sessions log little, have no web UI, run in UTC and use Unix sockets between Java and Python, which halves the cost of a
+task. The caller's settings override these. A session that already runs is used as it is.
 
-Jobs over a store's bytes are a plan of pieces, a function for one piece and a small result: `map_in_workers` and
-`gather` run them, and only the results cross into the JVM.
+`start_connect_session` (extra `lake`) runs a Connect server in this process, on a free port of the loopback interface.
+Spark's own `remote("local")` listens on port 15002 of every interface: a second server fails, and other hosts can
+connect. The function calls functions that are not public in Spark 4.3.
+
+A job over a store's bytes splits its work into pieces (any pickled objects). `map_in_workers` and `gather` call a
+function for each piece in a worker. Only its small results pass through the JVM.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ LOOPBACK: Final = {"spark.connect.grpc.binding.address": "127.0.0.1"}
 
 
 def start_connect_session(app: str, master: str, conf: Mapping[str, str]) -> SparkSession:
-    """A session with a new Connect server on `master`. Stopping the session ends the server. Raises MissingPackage."""
+    """Starts a Connect server on `master` and returns a session. Stopping the session ends the server.
+
+    Raises MissingPackage if Spark Connect is not installed.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what pyspark itself imports
         try:
@@ -74,7 +79,7 @@ _DEFAULTS: Final = {
     "spark.ui.showConsoleProgress": "false",
 }
 _SUBMIT_PORT: Final = "PYSPARK_GATEWAY_PORT"
-"""Set by `spark-submit`: the port on which its Java listens."""
+"""The environment variable in which `spark-submit` passes the port of its Java process."""
 _LIGHT_JAVA: Final = {
     f"spark.{process}.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     for process in ("driver", "executor")
@@ -93,11 +98,12 @@ def has_session() -> bool:
 def start_session(
     app: str, master: str | None = None, conf: Mapping[str, str] | None = None, *, light_java: bool = False
 ) -> SparkSession:
-    """The running session, or a new one on `master`: by default all cores of this machine, or spark-submit's master.
+    """Returns the running session, or starts a session on `master`.
 
-    A master that begins with `sc://` is a Connect server. `light_java` is for short jobs whose work is done in Python:
-    Java then compiles little, which halves the time of a start and of each job, but is slow with rows of its own.
-    Raises MissingPackage without pyspark or Java, and Unreachable if Spark does not start.
+    The default master is spark-submit's, or all cores of this machine. A master that begins with `sc://` is a Connect
+    server. `light_java` limits Java's compiler. It halves the time to start Spark and to run a short job whose work is
+    done in Python, but slows down work on rows in Java. Raises MissingPackage without pyspark or Java, and Unreachable
+    if Spark does not start.
     """
     try:
         from pyspark.sql import SparkSession
@@ -122,7 +128,7 @@ def start_session(
 
 
 def _start(builder: SparkSession.Builder, where: str) -> SparkSession:
-    """Starts the session. Raises one sentence instead of Java's pages of output."""
+    """Starts the session. Raises MissingPackage or Unreachable with one sentence in place of Java's long output."""
     before = _children()
     try:
         return builder.getOrCreate()
@@ -140,7 +146,7 @@ def _start(builder: SparkSession.Builder, where: str) -> SparkSession:
 
 
 def _children() -> set[int]:
-    """The child processes of this thread; empty if the system does not list them."""
+    """Returns the ids of this thread's child processes, or an empty set if the system does not list them."""
     listed = Path(f"/proc/self/task/{threading.get_native_id()}/children")
     return set(map(int, listed.read_text().split())) if listed.exists() else set()
 
@@ -157,9 +163,10 @@ def map_in_workers(
     work: Callable[[Piece], Iterator[pa.RecordBatch]],
     schema: Any,
 ) -> DataFrame:
-    """The rows that `work` yields for each piece, one task per piece. `work` and the pieces are pickled.
+    """Returns a DataFrame of the rows that `work` yields for each piece. Each piece is a task.
 
-    `schema` is Spark's; the batches of `work` must have the same columns, in order.
+    Spark pickles `work` and the pieces. `schema` is a Spark schema. The batches of `work` must have its columns, in the
+    same order.
     """
 
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -173,10 +180,10 @@ def map_in_workers(
 
 
 def gather(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], bytes]) -> list[bytes]:
-    """The result of `work` for each piece, one task per piece, in order. `work` and the pieces are pickled.
+    """Returns the result of `work` for each piece, in order. Each piece is a task. Results should be small.
 
-    For small results. With a driver in this process it skips columns and the query plan, which saves two thirds of the
-    time that Spark adds to a short job.
+    Spark pickles `work` and the pieces. If the driver is in this process, an RDD runs the pieces. That saves two thirds
+    of the time that Spark adds to a short job. Raises PenstockError if a piece fails.
     """
     if not pieces:
         return []
@@ -190,12 +197,12 @@ def gather(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece],
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks run at once; a guess under Connect."""
+    """Returns how many tasks run at once. Under Connect, this is only a guess."""
     return _CONNECT_TASKS if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether the driver runs elsewhere."""
+    """Returns whether this is a Connect session, whose driver runs in a server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -215,13 +222,13 @@ def _run_numbered(work: Callable[[Piece], bytes], piece: tuple[int, Piece]) -> I
 # -- progress --------------------------------------------------------------------------------------------------------
 
 ProgressCallback = Callable[[int, int], object]
-"""Called with the number of finished tasks and of all tasks known so far; by one thread at a time."""
+"""A function of the number of finished tasks and the number of tasks known so far. One thread at a time calls it."""
 _POLL_S: Final = 0.25
 
 
 @contextmanager
 def report_progress(spark: SparkSession, report: ProgressCallback) -> Iterator[None]:
-    """Reports the progress of the jobs that run in the block, a few times a second."""
+    """Calls `report` a few times a second with the progress of the jobs that run in the block."""
     if hasattr(spark, "registerProgressHandler"):
         watch: Any = _ConnectProgress(report)
         try:
@@ -271,15 +278,16 @@ def _follow(spark: SparkSession, report: ProgressCallback, stop: threading.Event
 # -- interrupts ------------------------------------------------------------------------------------------------------
 
 _SILENCE_TIMEOUT_S: Final = 3.0
-"""How long Ctrl-C waits until Java is silent."""
+"""The longest time that Ctrl-C waits for Java's logging to be turned off."""
 
 
 @contextlib.contextmanager
 def quiet_interrupts() -> Iterator[None]:
-    """In the block, SIGINT raises KeyboardInterrupt, and Java and py4j print nothing more. Main thread only.
+    """Makes SIGINT in the block raise KeyboardInterrupt without output from Java or py4j.
 
-    pyspark's handler asks Java to cancel all jobs over the connection that the interrupted call still uses. That fails,
-    and Java prints everything it was doing. Here another thread silences Java first; the jobs end with their session.
+    pyspark's own handler asks Java to cancel all jobs, but over the connection that the interrupted call still uses.
+    The request fails, and Java prints many errors. The handler here turns off Java's logging first, in another thread.
+    The jobs end with their session. Has no effect outside of the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -300,7 +308,7 @@ def quiet_interrupts() -> Iterator[None]:
 
 
 def silence_spark() -> None:
-    """Turns off the logging of Java and py4j. Call it in a new thread: connections are per thread."""
+    """Turns off the logging of Java and py4j. Call it in a new thread, because each thread has its own connection."""
     from pyspark import SparkContext
 
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)

@@ -1,11 +1,12 @@
 """The writers behind `df.write.format("rocketmq")` and `writeStream`. Needs pyspark.
 
-Spark creates a writer on the driver and pickles it to the workers, which call `write` once per attempt of a task. It
-then calls `commit` in another process with the messages that the winning attempts returned; `commit` knows nothing
-else. A stream gets a new writer for each batch. Only tasks know the ids of query and batch, so the messages carry them.
+Spark creates a writer on the driver and pickles it to the workers. Workers call `write` once per attempt of a task.
+Spark then calls `commit` in another process, with the commit messages that the successful attempts returned. `commit`
+has no other state. Spark creates a new writer for each batch of a stream. Only tasks know the ids of query and batch,
+so the commit messages carry these ids.
 
-A store (`path`) gets a batch completely and exactly once: tasks stage, the driver appends. A cluster (`namesrv`) gets
-rows at least once: tasks send them, and `commit` has nothing left to do.
+A store (`path`) gets a batch completely and exactly once: tasks stage the rows, and the driver appends them. A cluster
+(`namesrv`) gets rows at least once: tasks send the rows, and `commit` does nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 
 def make_writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """The writer of a batch write. Raises BadSettings, BadStore or StoreInUse."""
+    """Returns the writer of a batch write. Raises BadSettings, BadStore or StoreInUse."""
     rows = _check_rows(options, schema, overwrite)
     identity = (
         Identity(WriterKind.WRITE, options.write_id) if options.write_id else Identity(WriterKind.ONCE, _random())
@@ -46,7 +47,7 @@ def make_writer(options: Options, schema: StructType, overwrite: bool) -> DataSo
 
 
 def make_stream_writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """The writer of one batch of a stream. Raises BadSettings, BadStore or StoreInUse."""
+    """Returns the writer of one batch of a stream. Raises BadSettings, BadStore or StoreInUse."""
     if options.write_id:
         raise BadSettings("writeId is for batch writes; Spark identifies a stream's batches itself: leave it out")
     rows = _check_rows(options, schema, overwrite)
@@ -67,14 +68,14 @@ def _random() -> str:
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """A task's message to the driver: what it has staged."""
+    """A task's commit message: the rows that the task has staged."""
 
     staged: StagedRows
 
 
 @dataclass(frozen=True)
 class SentMessage(WriterCommitMessage):
-    """A task's message to the driver: how many rows the cluster has stored."""
+    """A task's commit message: the number of rows that the cluster has stored."""
 
     rows: int
 
@@ -90,7 +91,7 @@ def _task() -> TaskContext:
 
 
 def _stream_batch(task: TaskContext) -> Identity:
-    """The batch that a task belongs to. Raises PenstockError if Spark does not provide its ids."""
+    """Returns the ids of the query and batch of a task. Raises PenstockError if Spark does not provide them."""
     query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
     if not query or not batch:
         raise PenstockError("Spark does not provide the ids of query and batch, so exactly once is not possible")
@@ -153,7 +154,7 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
 
 
 class _ClusterWrites:
-    """What the two cluster writers share."""
+    """The common base of the two cluster writers."""
 
     _target: ClusterTarget
     _rows: WrittenRows
@@ -162,10 +163,10 @@ class _ClusterWrites:
         return SentMessage(self._target.send(identity, self._rows, task.partitionId(), iterator))
 
     def commit(self, messages: Any, batchId: int = 0) -> None:  # noqa: N803
-        """Nothing to do: the rows are stored."""
+        """Does nothing. The cluster has already stored the rows."""
 
     def abort(self, messages: Any, batchId: int = 0) -> None:  # noqa: N803
-        """Stored rows stay: delivery is at least once."""
+        """Does nothing. Rows that were sent stay in the cluster, because delivery is at least once."""
 
 
 class ClusterWriter(_ClusterWrites, DataSourceArrowWriter):

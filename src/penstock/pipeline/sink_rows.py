@@ -1,7 +1,8 @@
-"""The columns that a written DataFrame may have, and its rows as messages. Pure. Needs pyspark and pyarrow.
+"""The columns that a written DataFrame may have, and the conversion of its rows to messages.
 
-`body`, or Kafka's `value`, is required; `topic`, `tags`, `keys` (or `key`, next to `value`), `properties`,
-`delay_level` and `queue_id` are optional. The driver checks the schema before any row is read; workers check rows.
+The column `body`, or Kafka's `value`, is required. The columns `topic`, `tags`, `keys` (or `key`, if there is a
+`value`), `properties`, `delay_level` and `queue_id` are optional. The driver checks the schema before it reads any row;
+workers check the rows. Pure functions. Needs pyspark and pyarrow.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _is_properties(kind: DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column that can be written: its field of a message, and its allowed types."""
+    """A column that a written DataFrame may have: the message field that it sets, and its allowed types."""
 
     field: str
     fits: Callable[[DataType], bool]
@@ -87,16 +88,16 @@ def check_may_send(topic: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """Maps the columns of a DataFrame to those of messages. Pickled."""
+    """Maps the columns of a DataFrame to message fields. Spark pickles it."""
 
     fields: dict[str, str]
     """Message fields by column name."""
     topic: str
-    """For rows without a topic; empty if every row must have one."""
+    """The topic of rows whose own topic is missing or null. If empty, every row must have a topic."""
 
     @classmethod
     def of(cls, schema: StructType, topic: str) -> WrittenRows:
-        """Checks the schema. Raises BadSettings."""
+        """Returns the mapping for a schema. Raises BadSettings if the schema cannot be written."""
         fields: dict[str, str] = {}
         for field in schema.fields:
             column = _COLUMNS.get(field.name)
@@ -127,7 +128,10 @@ class WrittenRows:
         return cls(fields, topic)
 
     def messages(self, batch: pa.RecordBatch, origin: RowOrigin) -> pa.RecordBatch:
-        """The rows as `MessageStore.put_arrow` takes them. Raises BadMessage for a row without a topic or body."""
+        """Returns the rows as a batch for `MessageStore.put_arrow`. Raises BadMessage for a row without topic or body.
+
+        `origin` locates the batch in error messages.
+        """
         columns = {self.fields[name]: batch.column(name) for name in batch.schema.names}
         if TOPIC not in columns:
             columns[TOPIC] = pa.repeat(pa.scalar(self.topic), batch.num_rows)
@@ -142,25 +146,25 @@ class WrittenRows:
 
 @dataclass(frozen=True, slots=True)
 class RowOrigin:
-    """Partition and first row of a batch, for error messages."""
+    """The partition and the first row's number of a batch, for error messages."""
 
     partition: int
     first_row: int
 
     def refused(self, number: int, why: str) -> BadMessage:
-        """The error for a row of the batch, or for all of it (-1)."""
+        """Returns the error for row `number` of the batch. A `number` of -1 means the whole batch."""
         if number < 0:
             return BadMessage(f"rows from {self.first_row} on of partition {self.partition}: {why}")
         return BadMessage(f"row {self.first_row + number} of partition {self.partition}: {why}")
 
     def refuse_nulls(self, column: pa.Array, why: str) -> None:
-        """Raises BadMessage for the first row that is null."""
+        """Raises BadMessage for the first null of `column`, with the reason `why`."""
         if column.null_count:
             raise self.refused(pc.index(column.is_null(), True).as_py(), why)
 
 
 def _as_text(column: pa.Array, origin: RowOrigin) -> pa.Array:
-    """Kafka's keys are bytes; a message's are text."""
+    """Returns Kafka's keys, which are bytes, as text. Raises BadMessage for a key that is not UTF-8."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,10 +1,10 @@
 """`format("rocketmq")`: the Spark data source, its schemas and its batch reader. Needs pyspark.
 
-Columns have RocketMQ's names or Kafka's, or are the user's choice. Spark does not prune columns of a Python source, so
-users drop them with the options `columns` and `includeBody`, or with `.schema(...)`.
+Columns have RocketMQ's names or, with schema=kafka, Kafka's. Spark does not prune the columns of a Python source, so
+users choose columns with the options `columns` and `includeBody`, or with `.schema(...)`.
 
-Spark creates the source in one process, plans in another and reads in a third; state travels by pickle. Options and
-schemas are checked in each, as early as Spark allows, and errors are one sentence.
+Spark creates the source in one process, plans in a second and reads in a third; it pickles the state in between. Each
+process checks options and schemas as early as Spark allows. Every error is one sentence.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ _BODIES: Final = {"rocketmq": "body", "kafka": "value"}
 
 
 def known_columns(options: Options) -> dict[str, DataType]:
-    """All columns that a read can have: those of the schema, and the corrupt-record column.
+    """Returns all columns that a read can have: the columns of the option `schema`, and the corrupt-record column.
 
-    Raises BadSettings if that column's name is already taken.
+    Raises BadSettings if the corrupt-record column has the name of another column.
     """
     columns, corrupt = _KAFKA if options.schema == "kafka" else _NATIVE, options.column_name_of_corrupt_record
     if corrupt in columns:
@@ -94,7 +94,7 @@ def known_columns(options: Options) -> dict[str, DataType]:
 
 
 def schema_of(options: Options) -> StructType:
-    """The columns of a read without `.schema(...)`. Raises BadSettings."""
+    """Returns the columns of a read without `.schema(...)`. Raises BadSettings for an unknown name in `columns`."""
     known = known_columns(options)
     names = list(options.columns) or [name for name in known if name != options.column_name_of_corrupt_record]
     if not options.include_body and not options.columns:
@@ -106,13 +106,13 @@ def schema_of(options: Options) -> StructType:
 
 
 def spark_schema(names: Sequence[str], options: Options) -> StructType:
-    """Some of the known columns, in the given order."""
+    """Returns the Spark schema of the known columns `names`, in the given order."""
     known = known_columns(options)
     return StructType([StructField(name, known[name]) for name in names])
 
 
 def check_schema(schema: StructType, options: Options) -> None:
-    """Checks a user's `.schema(...)`: known columns in any order, with their types. Raises BadSettings."""
+    """Checks a user's `.schema(...)`. Raises BadSettings unless all columns are known, nullable and of their types."""
     known = known_columns(options)
     if not schema.fields:
         raise BadSettings("the schema has no columns; at least one is needed")
@@ -133,7 +133,7 @@ def check_schema(schema: StructType, options: Options) -> None:
 
 
 class RocketMQSource(DataSource):
-    """Messages of RocketMQ stores and clusters as rows."""
+    """The Spark data source: it reads messages of RocketMQ stores and clusters as rows, and writes rows as messages."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -176,7 +176,7 @@ class RocketMQSource(DataSource):
 
 
 class ReadPartition(InputPartition):
-    """One task for a worker."""
+    """A ReadTask as Spark passes it to a worker."""
 
     def __init__(self, task: ReadTask) -> None:
         super().__init__(task)
@@ -184,7 +184,7 @@ class ReadPartition(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """Reads once: the messages that exist when Spark plans the first action."""
+    """The reader of a batch. It reads the messages that exist when Spark plans the first action."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -200,7 +200,7 @@ class BatchReader(DataSourceReader):
 
 
 def read_part(shape: RowShape, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Reads one partition on a worker. Spark adds a partition without a task where a plan is empty."""
+    """Reads one partition on a worker. Yields nothing for the partition that Spark adds if a plan has no tasks."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if not isinstance(partition, ReadPartition):

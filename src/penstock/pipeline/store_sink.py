@@ -1,8 +1,8 @@
-"""Writes rows to a store: workers check and stage them, the driver commits them. Needs pyarrow.
+"""Writes rows to a store: workers check and stage the rows, the driver commits them. Needs pyarrow.
 
-A worker stages its rows as Arrow streams of about 32 MB in the store's folder (`penstock.store.sink`), so driver and
-workers must see that folder under the same path. Every row that the store would refuse is refused while staging, before
-anything is appended. A crash before the commit leaves only staged files.
+A worker stages its rows as Arrow streams of about 32 MB in the store's folder (`penstock.store.sink`). Driver and
+workers must therefore see this folder under the same path. Staging refuses every row that the store would refuse,
+before any row is appended. A crash before the commit leaves only staged files.
 """
 
 from __future__ import annotations
@@ -55,19 +55,22 @@ class StagedRows:
     parts: tuple[StagedFile, ...]
     rows: int
     queues: dict[str, int]
-    """The highest queue id of each topic."""
+    """The highest queue id that the rows use, by topic."""
 
 
 @dataclass(frozen=True)
 class StoreTarget:
-    """The store to write to. Pickled."""
+    """The store to write to. Spark pickles it."""
 
     root: Path
     settings: Settings
 
     @classmethod
     def of(cls, options: Options) -> StoreTarget:
-        """Raises BadSettings, BadStore, or StoreInUse if another process owns the store."""
+        """Returns the target that the options name. Raises BadSettings or BadStore.
+
+        Raises StoreInUse if another process owns the store.
+        """
         if len(options.path) != 1:
             raise BadSettings(f"path names {len(options.path)} stores; name one, rows are written to one")
         root = Path(options.path[0])
@@ -127,9 +130,9 @@ class StoreTarget:
     # -- on the driver ---------------------------------------------------------------------------------------
 
     def commit(self, staged: Sequence[StagedRows]) -> CommitResult | None:
-        """Appends the staged rows of one write. Idempotent; None if there is nothing to do.
+        """Appends the staged rows of one write. Idempotent: stores nothing if the write is already committed.
 
-        Raises StoreInUse, BadMessage, BadStore, CorruptData or StoreFailed; then nothing is stored.
+        Raises StoreInUse, BadMessage, BadStore, CorruptData or StoreFailed. After an error, none of the rows is stored.
         """
         queues: dict[str, int] = {}
         for each in staged:
@@ -151,12 +154,12 @@ class StoreTarget:
                     yield batch.append_column("born_timestamp", times)
 
     def discard(self, identity: Identity, run: str) -> None:
-        """Removes the staged files of an aborted write. Raises OSError."""
+        """Removes the files that an aborted write has staged. Raises OSError."""
         remove_staged(Files(), self.layout, staging_folder(identity, run))
 
 
 class RowCheck:
-    """Checks the rows of one task batch by batch. Assigns queues round-robin to rows that name none."""
+    """Checks the rows of one task, batch by batch. Assigns a queue, round-robin, to each row without a queue id."""
 
     def __init__(self, settings: Settings, queues: TopicQueues, partition: int) -> None:
         self._settings = settings
@@ -164,16 +167,16 @@ class RowCheck:
         self._levels = len(settings.delay_levels)
         self._partition = partition
         self.count = 0
-        """Rows so far."""
+        """The number of rows checked so far."""
         self.used: dict[str, int] = {}
 
     @property
     def origin(self) -> RowOrigin:
-        """The origin of the next batch."""
+        """The origin of the next batch's rows."""
         return RowOrigin(self._partition, self.count)
 
     def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with their queues. Raises BadMessage for a row that the store would refuse."""
+        """Returns the rows with their queue ids. Raises BadMessage for a row that the store would refuse."""
         if not batch.num_rows:
             return batch
         origin = self.origin

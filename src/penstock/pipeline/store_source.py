@@ -1,11 +1,12 @@
-"""The message source over the files of one store or several, on the driver. Changes nothing and takes no lock.
+"""The message source over the files of one or more stores. It runs on the driver, changes nothing and takes no lock.
 
-`StoreSource` names each store by its folder, in the column `broker` and in offsets; folders with equal names get as
-much of their paths as tells them apart. Paths may be globs.
+`StoreSource` uses a store's folder name as its broker name, in the column `broker` and in offsets. If folder names are
+equal, it adds parent folders until the names differ. Paths may be globs.
 
-`SingleStore` opens a store that is read once as a view, which shows what recovery would serve. A store that is in use,
-followed by a stream, or cleanly closed is read up to what its queue files refer to
-(`penstock.store.readonly.tail`); a view is then opened only to look up times and keys. Not thread-safe.
+`SingleStore` reads a store in one of two ways. The tail (`penstock.store.readonly.tail`) ends at the last record that
+the queue files refer to; it serves a store that is in use, cleanly closed, or followed by a stream. The view serves any
+other store: a read-only MessageStore that shows the state after recovery. Lookups of times and keys always need a view.
+Not thread-safe.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _SAMPLED_PAGES: Final = 64
 
 
 class SingleStore:
-    """The files of one store. Not thread-safe."""
+    """Reads the files of one store; `broker` is its name. `following` means for a stream, `by_key` with key lookups."""
 
     def __init__(self, folder: StoreFolder, broker: str, *, following: bool, by_key: bool) -> None:
         self._folder = folder
@@ -56,7 +57,7 @@ class SingleStore:
         self._tail = StoreTail(folder.layout, folder.settings) if following or folder.owner else self._closed_tail()
 
     def _closed_tail(self) -> StoreTail | None:
-        """The tail of a store that was closed cleanly; None if it needs recovery."""
+        """Returns the tail of the store if it was closed cleanly, or None if it needs recovery."""
         with contextlib.suppress(BadStore, FileNotFoundError):
             tail = StoreTail(self._folder.layout, self._folder.settings)
             if tail.is_cleanly_closed:
@@ -81,9 +82,9 @@ class SingleStore:
 
     @property
     def view(self) -> MessageStore:
-        """The store as recovery would serve it, opened on first use.
+        """The store in the state that recovery would give it, opened on first use.
 
-        Without the index unless keys are looked up: a missing index would be built from the whole log.
+        The view has no index unless keys are looked up, because a missing index is built from the whole log.
         """
         if self._view is None:
             self._view = (self._folder.view() if self._by_key else self._folder.view(message_index_enable=False)).store
@@ -91,13 +92,13 @@ class SingleStore:
 
     @property
     def _settings(self) -> Settings:
-        """The settings, with the file sizes found on disk."""
+        """The store's settings, with the file sizes found on disk."""
         return self.view.settings if self._tail is None else self._tail.settings
 
     # -- queues and offsets ----------------------------------------------------------------------------------
 
     def queues(self) -> Iterator[tuple[str, int]]:
-        """(topic, queue id) of every queue."""
+        """Returns the topic and queue id of every queue."""
         if self._tail is not None:
             return iter(sorted(self._tail.queues))
         return ((queue.topic, queue.queue_id) for queue in self.view.queues)
@@ -127,7 +128,10 @@ class SingleStore:
         return min(max(offset, low), high)
 
     def _log_offset_at(self, timestamp: int, low: int, high: int) -> int:
-        """Where the first record stored at or after a time begins. Skips files by their first records."""
+        """Returns the physical offset of the first record stored at or after `timestamp` (epoch ms), or `high`.
+
+        Starts the search at the last file whose first record is older than `timestamp`.
+        """
         log, records = self.view.log, self.view.records
         start = low
         for file in log.queue.files:
@@ -144,12 +148,12 @@ class SingleStore:
         return high
 
     def group_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Raises BadStore if consumerOffset.json cannot be read."""
+        """Returns the group's offset in consumerOffset.json, or None. Raises BadStore if the file cannot be read."""
         tables = ConfigFiles(self._folder.files, self._folder.layout.config)
         return tables.consumer_offsets.read().table.offsets.get((topic, group), {}).get(queue_id)
 
     def size(self, topic: str, queue_id: int, start: int, stop: int) -> int:
-        """Bytes of a range's records; of a long range, an estimate from evenly spaced pages."""
+        """Returns the bytes of a range's records. For a long range, estimates them from evenly spaced queue units."""
         if topic == LOG:
             return stop - start
         queue = self.queue(topic, queue_id)
@@ -178,7 +182,7 @@ class SingleStore:
         )
 
     def task(self, spans: Sequence[OffsetRange], *, fail_on_data_loss: bool) -> ReadTask:
-        """The task that reads some spans of queues, or one of the log."""
+        """Returns the task that reads some spans of queues, or a single span of the log."""
         first = spans[0]
         if first.queue.topic == LOG:
             return LogTask(self._paths(), first.start, first.stop, fail_on_data_loss)
@@ -190,7 +194,7 @@ class SingleStore:
         return QueueSpan(topic, queue_id, span.start, span.stop, units)
 
     def _units_not_on_disk(self, topic: str, queue_id: int, start: int, stop: int) -> bytes:
-        """The units of a range if recovery would write others than the files hold; otherwise empty."""
+        """Returns the units of a range if recovery would change them on disk. Returns b"" if the files are correct."""
         queue = self.queue(topic, queue_id)
         assert queue is not None, "a span lies in a queue"
         folder = self._folder.layout.consume_queue / topic / str(queue_id)
@@ -208,7 +212,10 @@ class SingleStore:
     def key_task(
         self, topic: str, keys: Sequence[str], spans: Sequence[OffsetRange], *, fail_on_data_loss: bool
     ) -> ReadTask | None:
-        """The task that reads a topic's messages with one of the keys; None without a match."""
+        """Returns the task that reads a topic's messages with one of the keys, or None if the index has no match.
+
+        The task reads only messages within `spans`.
+        """
         _, offsets = self.view.query_many(topic, list(keys))
         low, high = self._log_bounds()
         positions = sorted({offset for offset in offsets.tolist() if low <= offset < high})
@@ -219,7 +226,7 @@ class SingleStore:
 
 
 def _sizes(queue: ReadableQueue, start: int, stop: int) -> Iterator[int]:
-    """Bytes of the records between two queue offsets, page by page."""
+    """Yields the bytes of the records from queue offset `start` to `stop`: one sum per page of units."""
     at = start
     while at < stop:
         units = queue.page(at, stop - at)
@@ -232,7 +239,7 @@ def _sizes(queue: ReadableQueue, start: int, stop: int) -> Iterator[int]:
 
 
 def _pages(queue: ReadableQueue, start: int, stop: int) -> Iterator[bytes]:
-    """The units between two queue offsets, in pages; missing ones are blank."""
+    """Yields the units from queue offset `start` to `stop`, in pages. A missing unit is yielded as PRE_BLANK."""
     at = start
     while at < stop:
         count = min(stop - at, _PAGE_UNITS, queue.units_in_file - at % queue.units_in_file)
@@ -243,7 +250,7 @@ def _pages(queue: ReadableQueue, start: int, stop: int) -> Iterator[bytes]:
 
 
 def log_queue(broker: str) -> Queue:
-    """The pseudo queue that represents a store's log."""
+    """Returns the pseudo queue that represents a store's log."""
     return Queue(LOG, broker, 0)
 
 
@@ -253,7 +260,7 @@ _FILE_URI: Final = re.compile(r"^file:(//)?(?=/)")
 
 
 class StoreSource:
-    """A MessageSource over stores, by name. `following`: opens them for a stream, which refreshes often."""
+    """A MessageSource over one or more stores. `following` opens them for a stream, which refreshes often."""
 
     def __init__(self, options: Options, *, following: bool = False) -> None:
         paths = find_paths(options.path)
@@ -282,7 +289,7 @@ class StoreSource:
             store.close()
 
     def close_views(self) -> None:
-        """Closes the views that lookups opened: a stream needs them only at its start."""
+        """Closes the views that lookups opened. A stream needs views only at its start."""
         for store in self._stores.values():
             store.close_view()
 
@@ -317,7 +324,7 @@ class StoreSource:
         return [task for group in spans for task in self._tasks(group)]
 
     def _tasks(self, group: Sequence[OffsetRange]) -> list[ReadTask]:
-        """One task for each store of a group."""
+        """Returns the tasks for a group of spans: one for each store that the spans belong to."""
         by_broker: dict[str, list[OffsetRange]] = {}
         for span in group:
             by_broker.setdefault(span.queue.broker, []).append(span)
@@ -325,7 +332,7 @@ class StoreSource:
         return [self._stores[broker].task(spans, fail_on_data_loss=fail) for broker, spans in by_broker.items()]
 
     def key_tasks(self, keys: Sequence[str], spans: Sequence[OffsetRange]) -> list[ReadTask]:
-        """Tasks that read only messages with one of the keys, found through the index."""
+        """Returns tasks that read the messages of `spans` with one of the keys, which the index finds."""
         by_topic: dict[tuple[str, str], list[OffsetRange]] = {}
         for span in spans:
             by_topic.setdefault((span.queue.broker, span.queue.topic), []).append(span)
@@ -338,7 +345,7 @@ class StoreSource:
 
 
 def find_paths(given: Sequence[str]) -> list[Path]:
-    """The folders that paths and globs name, sorted, each once. Raises BadSettings if a glob matches nothing."""
+    """Returns the folders that paths and globs name, sorted and distinct. Raises BadSettings if a glob has no match."""
     unique: dict[Path, Path] = {}
     for text in given:
         plain = _FILE_URI.sub("", text)
@@ -349,12 +356,12 @@ def find_paths(given: Sequence[str]) -> list[Path]:
         if not folders:
             raise BadSettings(f"path '{text}' matches no folder; check the path on this machine")
         for folder in folders:
-            unique.setdefault(folder.resolve(), folder.absolute())  # one store, whatever path leads to it
+            unique.setdefault(folder.resolve(), folder.absolute())  # two paths may lead to the same store
     return sorted(unique.values())
 
 
 def name_stores(paths: Sequence[Path]) -> dict[str, Path]:
-    """A name for each folder: the shortest tail of its path that is unique."""
+    """Returns the folders by name. A name is the end of the path, with as many parts as make all names unique."""
     depth = 1
     while len(names := {"/".join(path.parts[-depth:]): path for path in paths}) < len(paths):
         depth += 1

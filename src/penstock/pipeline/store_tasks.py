@@ -1,12 +1,12 @@
-"""What workers read from the files of one store: spans of queues, a range of the log, or single records.
+"""Tasks that read the files of one store on workers: spans of queues, a range of the log, or single records.
 
-A task opens only the files that it needs and checks every record, as the store does. Memory is bounded: pages of about
-8 MB, or of one message if that is larger.
+A task opens only the files that it needs and checks every record, as the store does. Memory is bounded: a page has
+about 8 MB, or one message if the message is larger.
 
-The mapped-log cache keeps the files of the last few logs mapped between the tasks of a worker process: a queue's
-messages are spread over the log, and mapping the same pages for each task takes longer than reading them. A new task
-drops files that were deleted, replaced or truncated meanwhile; until then, or until the worker ends, the disk space of
-a deleted file stays in use. Only one task uses a cached log at a time; a concurrent one maps its own.
+The mapped-log cache keeps the files of the last two logs mapped between the tasks of a worker process. A queue's
+messages are spread over the log, and mapping the same memory pages for each task takes longer than reading them. A new
+task unmaps files that were deleted, replaced or truncated meanwhile. Until then, or until the worker ends, a deleted
+file still uses disk space. Only one task uses a cached log at a time; a concurrent task maps the log itself.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from penstock.store.readonly.view import FilesView, LogView, QueueView, ShippedU
 _MAX_CACHED: Final = 2
 _cache_lock = threading.Lock()
 _cache: dict[tuple[Path, int], FilesView] = {}
-"""By folder and file size, in order of last use."""
+"""The cached logs by folder and file size; the least recently used is first."""
 
 
 class CachedLog(LogView):
-    """A view of a log for one task. `close` returns its files to the cache."""
+    """A view of a log for one task. It takes its files from the cache if they are there; `close` puts them back."""
 
     def __init__(self, folder: Path, file_size: int, min_offset: int, confirmed_offset: int) -> None:
         self._key = (folder, file_size)
@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 
 class StorePaths(msgspec.Struct, frozen=True):
-    """Where a store's files are, and up to where its log may be read."""
+    """The paths and file sizes of a store, and the physical offsets between which its log may be read."""
 
     broker: str
     commit_log: str
@@ -85,7 +85,7 @@ class StorePaths(msgspec.Struct, frozen=True):
 
 
 class QueueSpan(msgspec.Struct, frozen=True):
-    """A range of one queue, with its units if the files do not have them."""
+    """Queue offsets `start` to `stop` (exclusive) of one queue. `units` replace the units in the queue's files."""
 
     topic: str
     queue_id: int
@@ -95,7 +95,7 @@ class QueueSpan(msgspec.Struct, frozen=True):
 
 
 def with_columns(columns: Sequence[str], *needed: str) -> list[str]:
-    """The columns, followed by the missing ones of `needed`."""
+    """Returns the columns, followed by the names of `needed` that they lack."""
     return [*columns, *(name for name in needed if name not in columns)]
 
 
@@ -104,7 +104,7 @@ def _reader(log: LogView, columns: Sequence[str]) -> ArrowReader:
 
 
 class QueueTask(msgspec.Struct, frozen=True):
-    """Reads ranges of queues."""
+    """A task that reads ranges of queues."""
 
     files: StorePaths
     spans: tuple[QueueSpan, ...]
@@ -154,7 +154,7 @@ class QueueTask(msgspec.Struct, frozen=True):
 
 
 def lost_messages(topic: str, broker: str, queue_id: int, start: int, stop: int) -> DataLost:
-    """The error for a range of a queue that is gone."""
+    """Returns the error for messages `start` to `stop` (exclusive) of a queue, which no longer exist."""
     return DataLost(
         f"messages {start} to {stop - 1} of topic {topic} queue {queue_id} (broker {broker}) are gone, most likely "
         "deleted by retention; set failOnDataLoss=false to continue without them"
@@ -162,7 +162,7 @@ def lost_messages(topic: str, broker: str, queue_id: int, start: int, stop: int)
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Runs of consecutive numbers, as (first, last)."""
+    """Returns the runs of consecutive numbers, each as its first and last number."""
     runs = []
     for _, group in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
         members = [number for _, number in group]
@@ -171,7 +171,10 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _is_gone(log: LogView, offset: int) -> bool:
-    """Whether retention deleted a record's file. A file missing in the middle of the log was lost otherwise."""
+    """Returns whether retention deleted the file of the record at `offset`, that is, the log begins after it.
+
+    A file that is missing in the middle of the log is damage, not retention.
+    """
     if log.queue.find(offset) is not None:
         return False
     first = next(iter(log.queue.offsets()), None)
@@ -179,7 +182,7 @@ def _is_gone(log: LogView, offset: int) -> bool:
 
 
 class LogTask(msgspec.Struct, frozen=True):
-    """Reads the records that begin in a byte range of a log."""
+    """A task that reads the records that begin in a byte range of a log."""
 
     files: StorePaths
     start: int
@@ -198,9 +201,10 @@ class LogTask(msgspec.Struct, frozen=True):
                 yield RowPage(self.files.broker, batch.slice(0, count).select(list(columns)), flaws)
 
     def map_records(self, make: Callable[[Buffer, Longs, Rows], T]) -> Iterator[tuple[T | None, tuple[Flaw, ...]]]:
-        """The results of `make` for the records, some at a time, without building columns; and the flaws among them.
+        """Calls `make` for a group of records at a time. Yields its result, and the flaws before these records.
 
-        `make` gets bytes of the log, the positions of records in them, and their rows; it must not keep the bytes.
+        `make` gets bytes of the log, the positions of the records in these bytes, and the records' ROWs. `make` must
+        not keep the bytes. The result is None if a step has only flaws. Building no columns makes this fast.
         """
         with closing(self.files.log()) as log:
             reader = _reader(log, ["physical_offset"])
@@ -222,10 +226,11 @@ class LogTask(msgspec.Struct, frozen=True):
     def _walk(
         self, log: LogView, read: Callable[[int], tuple[T, Longs, int]]
     ) -> Iterator[tuple[T, int, tuple[Flaw, ...]]]:
-        """For each step: the result, how many of its records belong to this task, and the flaws before them.
+        """Yields for each step: the result of `read`, how many of its records belong to this task, the flaws before.
 
-        `read` returns a result from an offset on, the offsets of its records, and the next offset. The task that reads
-        the record before a gap reports the gap, even if that record crosses the end of the range.
+        `read` reads some records from a physical offset on. It returns a result, the offsets of its records, and the
+        next offset to read. Flaws are gaps between records. The task that reads the record before a gap reports the
+        gap, even if that record crosses the end of the task's range.
         """
         at, at_record = self.start, self.start == log.min_offset  # whether a record must begin at `at`
         while at < self.stop or at_record:
@@ -253,7 +258,11 @@ class LogTask(msgspec.Struct, frozen=True):
         return first
 
     def _gap(self, log: LogView, start: int, stop: int) -> tuple[Flaw, ...]:
-        """The flaws between where a record must begin and where the next one does."""
+        """Returns the flaws between `start`, where a record must begin, and `stop`, where the next record begins.
+
+        The filler at a file's end is no flaw. Raises DataLost for files that retention deleted, unless
+        `fail_on_data_loss` is false.
+        """
         flaws = []
         begins = [start, *range(log.roll_next(start), stop, log.queue.file_size)] if start < stop else []
         for begin in begins:
@@ -279,7 +288,7 @@ def _is_filler(file: MappedFile, offset: int) -> bool:
 
 
 class RecordTask(msgspec.Struct, frozen=True):
-    """Reads single records at positions from the index. `spans` are the queue ranges that they must lie in."""
+    """A task that reads single records at physical offsets from the index. Skips records outside of `spans`."""
 
     files: StorePaths
     positions: tuple[int, ...]

@@ -1,16 +1,23 @@
 """`spark.readStream` over queues (`format("rocketmq")`) and over a store's published log. Needs pyspark.
 
-Spark's checkpoint keeps the offsets, as `{topic: {broker: {queue id: offset}}}`; Spark compares them as text, so the
-order is fixed. A start option counts only for a new query. Spark logs only the ends of micro-batches, so the first
-batch is empty and logs the start, which a crash then cannot move. A replayed batch reads the same rows, because its
-plan depends on its offsets and the options alone. One StreamReader lives on the driver and keeps the source open;
-copies read on workers.
+Spark's checkpoint keeps the offsets as `{topic: {broker: {queue id: offset}}}`. Spark compares offsets as text, so
+their order is fixed. A start option counts only for a new query. Spark logs only the ends of micro-batches. The first
+micro-batch is therefore empty: its end logs the query's start, which a crash then cannot move. The plan of a
+micro-batch depends only on its offsets and the options, so a replayed micro-batch reads the same rows. One StreamReader
+lives on the driver and keeps the source open. Workers read with pickled copies.
 
-`PublishedLog` streams the log of an append-only store as byte ranges, for jobs that build derived data. A micro-batch
-runs from the last end to the position that the store publishes, as rows of `start`, `stop` and `exact`. A worker reads
-the records that begin in its range; `exact` means that one begins at `start`. It takes no lock and changes nothing.
-Options: `path`, the store; `start`, the physical offset of a new query; `pieces`, the maximum ranges per batch;
-`maxBytes`, its maximum size. Ranges depend only on these, so a replayed batch has the same ones.
+`PublishedLog` streams the log of a store with dispatch=external as byte ranges, for jobs that build derived data. A
+micro-batch begins at the previous end and ends at the position that the store publishes. Its rows are ranges with the
+columns `start`, `stop` (physical offsets) and `exact`. The job reads the records that begin in a range. If `exact` is
+true, a record begins at `start`; otherwise the job must search for the first record. The source takes no lock and
+changes nothing. Its options:
+
+    path      the store's folder
+    start     the physical offset at which a new query begins
+    pieces    the maximum number of ranges per micro-batch
+    maxBytes  the maximum bytes per micro-batch
+
+The ranges depend only on the offsets and the options, so a replayed micro-batch has the same ranges.
 """
 
 from __future__ import annotations
@@ -50,7 +57,7 @@ _MAX_ESTIMATES = 8
 
 
 def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
-    """The offsets as nested dictionaries, sorted by topic, broker and queue id."""
+    """Returns the offsets as nested dictionaries, sorted by topic, broker and queue id."""
     document: dict[str, Any] = {}
     for (topic, broker, queue_id), offset in sorted(offsets.items()):
         document.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
@@ -58,7 +65,7 @@ def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
 
 
 def from_json(document: Mapping[str, Any]) -> Offsets:
-    """The offsets that `to_json` wrote."""
+    """Returns the offsets of a document that `to_json` made."""
     return {
         Queue(topic, broker, int(queue_id)): int(offset)
         for topic, brokers in document.items()
@@ -68,12 +75,15 @@ def from_json(document: Mapping[str, Any]) -> Offsets:
 
 
 def backlog(first: Mapping[Queue, int], last: Mapping[Queue, int]) -> int:
-    """The number of offsets between two ends."""
+    """Returns the number of messages between the offsets `first` and `last`, over all queues of `last`."""
     return sum(max(last[queue] - first.get(queue, last[queue]), 0) for queue in last)
 
 
 def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], max_count: int) -> Offsets:
-    """The end of a micro-batch of at most `max_count` offsets, shared among queues in proportion to their backlog."""
+    """Returns the end offsets of a micro-batch from `first` that has at most `max_count` messages and ends by `last`.
+
+    Each queue gets a share of `max_count` in proportion to its backlog.
+    """
     waiting = {queue: max(last[queue] - first.get(queue, last[queue]), 0) for queue in sorted(last)}
     total = sum(waiting.values())
     if total <= max_count:
@@ -88,13 +98,16 @@ def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], max_coun
 
 
 def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], max_bytes: int, size: Size) -> Offsets:
-    """The end of a micro-batch of at most about `max_bytes`, but of at least one message."""
+    """Returns the end offsets of a micro-batch from `first` that has about `max_bytes` at most and ends by `last`.
+
+    The micro-batch has at least one message, whatever its size. `size` estimates the bytes of a queue's range.
+    """
     tries = 0
     while (count := backlog(first, last)) > 1:
         total = sum(size(queue, first.get(queue, stop), stop) for queue, stop in last.items())
         if total <= max_bytes:
             break
-        # An estimate by the mean size converges quickly unless sizes differ much; halving always does.
+        # An estimate by the mean size converges quickly unless sizes differ much. Halving always converges.
         fitting = min(count * max_bytes // total, count - 1) if tries < _MAX_ESTIMATES else count // 2
         last = within_count(first, last, max(fitting, 1))
         tries += 1
@@ -108,9 +121,9 @@ _MAX_BATCH_BYTES: Final = 1 << 30
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows queues or logs, micro-batch by micro-batch.
+    """The stream reader of queues or logs.
 
-    Errors are raised by the methods, not by the constructor: Spark would hide them.
+    The methods raise all errors. The constructor raises none, because Spark would hide them.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -184,9 +197,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {queue: source.bounds(queue)[1] for queue in choose_queues(source, self._options, must_exist=False)}
 
     def _truncated(self, first: Offsets, last: Offsets) -> Offsets:
-        """The starts of queues that now end before what was read: truncated, or created again.
+        """Returns the minimum offset of each queue that now ends before `first`, where the stream has read up to.
 
-        Raises DataLost unless that is allowed; then an empty batch logs the new position.
+        Such a queue was truncated or created again. Raises DataLost for it, unless failOnDataLoss is false. The caller
+        then makes an empty batch, whose end logs the returned offsets.
         """
         source = self._open()
         found = {queue: source.bounds(queue) for queue in last}
@@ -196,7 +210,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return truncated
 
     def _should_wait(self, waiting: int) -> bool:
-        """Whether to wait for more messages before the next batch."""
+        """Returns whether to wait for more messages than `waiting` before the next batch."""
         minimum = self._options.min_offsets_per_trigger
         if minimum is None or self._goal is not None or waiting >= minimum:
             return False
@@ -233,7 +247,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_part(self._shape, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Mirrors progress to the group of `progressGroup`, if set. A failure is only logged."""
+        """Commits the offsets for the consumer group `progressGroup`, if it is set. Only logs a failure.
+
+        Does nothing if the source is a store.
+        """
         if not self._options.progress_group:
             return
         source = self._open()
@@ -253,7 +270,7 @@ _MAX_BYTES: Final = 256 << 20
 
 
 class PublishedLog(DataSource):
-    """The data source; jobs register it with their session."""
+    """The data source `penstock-log`. Jobs register it with their session."""
 
     @classmethod
     def name(cls) -> str:
@@ -268,7 +285,7 @@ class PublishedLog(DataSource):
 
 
 class LogSlice(InputPartition):
-    """One range of a batch."""
+    """One byte range of a micro-batch."""
 
     def __init__(self, start: int, stop: int, exact: bool) -> None:
         super().__init__(start)
@@ -276,7 +293,7 @@ class LogSlice(InputPartition):
 
 
 class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Streams the published log. Offsets are physical offsets."""
+    """The stream reader of the published log. Its offsets are physical offsets."""
 
     def __init__(self, options: dict[str, str]) -> None:
         root = Path(options["path"])

@@ -1,7 +1,7 @@
-"""Avro bodies: one datum each, without a header, by the writer's schema. Pure. Needs fastavro.
+"""Decodes Avro bodies. A body is one datum without a header, in the writer's schema. Pure. Needs fastavro.
 
-A union of null and one other type becomes that type; any other union becomes JSON text. A recursive type cannot be a
-column and is refused.
+A union of null and one other type becomes that other type. Any other union becomes JSON text. A recursive type cannot
+be a column, so it is refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LOGICAL: Final = {
 
 
 def avro_decoder(schema: bytes) -> Decoder:
-    """Raises BadSettings for an invalid schema, MissingPackage without fastavro."""
+    """Returns the decoder for an Avro schema. Raises BadSettings if it is invalid, MissingPackage without fastavro."""
     try:
         import fastavro
         from fastavro.schema import SchemaParseException, UnknownType
@@ -74,7 +74,10 @@ def avro_decoder(schema: bytes) -> Decoder:
 
 
 class _Kinds:
-    """From a schema to columns. Remembers named types; a type that is still open contains itself."""
+    """Converts Avro types to Arrow types. Remembers named types, and the records that it is converting right now.
+
+    A record inside itself is recursive.
+    """
 
     def __init__(self) -> None:
         self._named: dict[str, Mapping[str, Any]] = {}

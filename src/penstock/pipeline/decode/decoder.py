@@ -1,7 +1,7 @@
-"""How to decode bodies, and the columns of values from columns of bodies. Pure. Needs pyarrow.
+"""The settings for decoding bodies (`Decode`), and the decoder itself (`Decoder`). Pure. Needs pyarrow.
 
-A `Decode` travels to the workers, with the content of the schema, not its path; each worker builds its `Decoder` from
-it.
+Spark pickles a `Decode` to the workers; it has the content of the schema's file, not its path. Each worker makes its
+`Decoder` from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.errors import BadSettings
 
 
 def _unchanged(value: Any) -> Any:
-    """The identity."""
+    """Returns the value unchanged."""
     return value
 
 
@@ -40,19 +40,19 @@ _MISFIT_ERRORS: Final = (
 
 
 class Undecodable(Exception):
-    """Raised for a body that cannot be decoded; the text says why."""
+    """A body cannot be decoded. The text says why."""
 
 
 class Decoder(NamedTuple):
-    """The type of the values, and a function from a body to its value, which may raise Undecodable."""
+    """The Arrow type of the values, and a function that decodes one body or raises Undecodable."""
 
     type: pa.DataType
     value: Callable[[bytes], Any]
 
     def column(self, bodies: pa.Array, skip: pa.Array | None = None) -> tuple[pa.Array, pa.Array]:
-        """The values of a column of bodies, and the reasons why some could not be decoded.
+        """Returns a column of the bodies' values, and a column of reasons for bodies that cannot be decoded.
 
-        Both are null for a null body, and for rows where `skip` is true.
+        Value and reason are both null if the body is null or `skip` is true.
         """
         values: list[Any] = []
         reasons: list[str | None] = []
@@ -68,7 +68,7 @@ class Decoder(NamedTuple):
         return self._to_column(values, reasons), pa.array(reasons, pa.string())
 
     def _to_column(self, values: list[Any], reasons: list[str | None]) -> pa.Array:
-        """The values as a column. A value that does not fit the type becomes null, with a reason."""
+        """Returns the values as a column. A value that does not fit the type becomes null; adds its reason."""
         try:
             return pa.array(values, self.type)
         except _MISFIT_ERRORS:
@@ -82,17 +82,17 @@ class Decoder(NamedTuple):
 
 
 class Decode(msgspec.Struct, frozen=True, kw_only=True):
-    """How to decode bodies. Pickled."""
+    """The settings for decoding bodies. Spark pickles them."""
 
     kind: str
     schema: bytes = b""
-    """Avro: the schema's JSON. Protobuf: a descriptor set. JSON: the columns of the value, in DDL."""
+    """For Avro, the schema's JSON. For protobuf, a descriptor set. For JSON, the columns of the value in DDL."""
     message: str = ""
-    """Protobuf: the full name of the message."""
+    """For protobuf, the full name of the message."""
 
     @classmethod
     def of(cls, kind: str, schema: str | Path | None = None, message: str = "") -> Decode:
-        """Reads the schema's file. Raises BadSettings."""
+        """Returns the settings, with the content of the file `schema`. Raises BadSettings or MissingPackage."""
         if kind not in KINDS:
             raise BadSettings(f"--decode '{kind}': it must be one of {', '.join(KINDS)}")
         if kind in ("avro", "protobuf") and schema is None:
@@ -112,7 +112,7 @@ class Decode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_decoder(decode: Decode) -> Decoder:
-    """Raises BadSettings for an invalid schema, MissingPackage without its package."""
+    """Returns the decoder. Raises BadSettings for an invalid schema, MissingPackage if its package is missing."""
     if decode.kind == "avro":
         from penstock.pipeline.decode.avro import avro_decoder
 
@@ -132,7 +132,7 @@ def _text(body: bytes) -> str:
 
 
 def _json(body: bytes) -> str:
-    """The body's text, if it is JSON."""
+    """Returns the body's text if it is JSON. Raises Undecodable otherwise."""
     text = _text(body)
     try:
         msgspec.json.decode(text)

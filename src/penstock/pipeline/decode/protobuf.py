@@ -1,7 +1,7 @@
-"""Protobuf bodies, by a descriptor set (`protoc --include_imports --descriptor_set_out`). Pure. Needs protobuf.
+"""Decodes protobuf bodies with a descriptor set (`protoc --include_imports --descriptor_set_out`). Needs protobuf.
 
-The bytes of another message may decode without an error; only certain errors are reported. A recursive message cannot
-be a column and is refused.
+The bytes of another message type may decode without an error, so not every wrong body is reported. A recursive message
+cannot be a column, so it is refused. Pure functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _MOMENT: Final = "google.protobuf.Timestamp"
 
 
 def protobuf_decoder(descriptors: bytes, message: str) -> Decoder:
-    """Raises BadSettings for an invalid descriptor set or an unknown message, MissingPackage without protobuf."""
+    """Returns the decoder for the message type `message`.
+
+    Raises BadSettings for an invalid descriptor set or an unknown message, MissingPackage without protobuf.
+    """
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
         from google.protobuf.message import DecodeError
@@ -98,4 +101,4 @@ _SCALARS: Final = {
     7: pa.bool_(),
     9: pa.string(),
 }
-"""By `FieldDescriptor.cpp_type`: int32, int64, uint32, uint64, double, float, bool, string."""
+"""Arrow types by `FieldDescriptor.cpp_type`: int32, int64, uint32, uint64, double, float, bool, string."""

@@ -1,4 +1,4 @@
 """Jobs over stores and clusters: functions that take a SparkSession and return a DataFrame or a typed report.
 
-They run the same on a laptop and on a cluster; `penstock pipeline JOB` is their command line.
+A job runs the same on a laptop and on a Spark cluster. `penstock pipeline JOB` runs it from the command line.
 """

@@ -1,9 +1,10 @@
-"""External dispatch: a streaming query that builds queues and index of an append-only store. Needs pyspark.
+"""External dispatch: a streaming query that builds the queues and index of a store with dispatch=external.
 
-Each micro-batch is a range of the published log (`penstock.pipeline.stream`). Workers scan its pieces with the kernels
-and return where each record goes and the hashes of its keys. Only the driver's process writes: it holds the job's lock,
-so leftover workers of a killed driver cannot interfere. Progress is kept in the store by physical offset; every start
-resumes there. Spark's checkpoint does not matter and lies in memory.
+Each micro-batch is a range of the published log (`penstock.pipeline.stream`), split into pieces. Workers scan a piece
+with the kernels. They return the queue position and the key hashes of each record. Only the driver's process writes
+queues and index. It holds the job's lock, so workers that outlive a killed driver cannot interfere. The store keeps the
+progress as a physical offset, at which every start resumes. Spark's checkpoint is not needed for that and lies in
+memory. Needs pyspark.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _SCHEMA: Final = "stop long, piece binary"
 
 
 class DispatchReport(msgspec.Struct, frozen=True):
-    """The progress of a job."""
+    """The progress of a dispatch job."""
 
     store: str
     start: int
-    """The physical offset where it began."""
+    """The physical offset at which the job began."""
     position: int
     """The physical offset up to which queues and index are complete."""
     published: int
@@ -58,7 +59,7 @@ class DispatchReport(msgspec.Struct, frozen=True):
 
 
 class DispatchJob:
-    """A running job, and a context manager. `close` ends the query and syncs queues and index."""
+    """A running dispatch job. `close`, or the end of a `with` block, ends the query and syncs queues and index."""
 
     def __init__(self, builder: Builder, query: StreamingQuery, batches: _BatchBuilder, checkpoint: Path) -> None:
         self._builder = builder
@@ -68,7 +69,10 @@ class DispatchJob:
         self._report: DispatchReport | None = None
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits for the end, or at most `seconds`; True if the job has ended. Raises PenstockError if it failed."""
+        """Waits until the job ends, but at most `seconds`. Returns whether it has ended.
+
+        Raises PenstockError if the job failed.
+        """
         try:
             if seconds is None:
                 self._query.awaitTermination()
@@ -112,11 +116,12 @@ class DispatchJob:
 def dispatch(
     spark: SparkSession, store: str | Path, *, once: bool = False, trigger: float = 0.0, max_bytes: int = 256 << 20
 ) -> DispatchJob:
-    """Starts the job. It runs until it is closed, or with `once` up to the published position.
+    """Starts the job. It runs until it is closed or, with `once`, up to the position that is published now.
 
-    `trigger` is the minimum number of seconds between the starts of two batches. Raises StoreInUse if another job is
-    running, BadStore if the store does not dispatch externally, StoreFailed, and BadSettings in a Connect session,
-    where another process than the holder of the lock would build.
+    `trigger` is the minimum number of seconds between the starts of two batches. `max_bytes` is the maximum bytes of
+    the log per batch. Raises StoreFailed, StoreInUse if another job is running, and BadStore if the store does not have
+    dispatch=external. Raises BadSettings in a Connect session, because the process that builds would not be the process
+    that holds the lock.
     """
     if is_connect(spark):
         raise BadSettings(
@@ -147,7 +152,7 @@ def dispatch(
 
 
 def _create_checkpoint(root: Path) -> Path:
-    """Creates an empty folder and removes those of killed jobs of this store. The caller holds the job's lock."""
+    """Creates an empty folder, and removes folders of killed jobs of this store. Callers must hold the job's lock."""
     parent = _MEMORY_FOLDER if _MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir())
     prefix = f"penstock-dispatch-{zlib.crc32(os.fsencode(root)):08x}-"
     for left in parent.glob(f"{prefix}*"):
@@ -156,7 +161,7 @@ def _create_checkpoint(root: Path) -> Path:
 
 
 class _BatchBuilder:
-    """Builds from the workers' results; Spark calls it, one batch at a time."""
+    """Builds queues and index from the workers' results. Spark calls it for one batch at a time."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
@@ -187,7 +192,7 @@ class _BatchBuilder:
 
 
 def _scan_function(builder: Builder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that workers run on ranges. It closes over plain values, because it is pickled."""
+    """Returns the function that workers run on ranges. Spark pickles it, so it refers to plain values only."""
     settings = builder.settings
     folder, size, levels = builder.layout.commit_log, settings.mapped_file_size_commit_log, settings.delay_levels
 
@@ -209,7 +214,7 @@ def _scan_function(builder: Builder) -> Callable[[Iterator[pa.RecordBatch]], Ite
 
 
 def _sentence(text: str) -> str:
-    """The line of Spark's error with the cause."""
+    """Returns the line of Spark's error text that has the cause."""
     lines: list[Any] = [line.strip() for line in text.splitlines() if line.strip()]
     return next(
         (line.partition("rocketmq: ")[2] for line in lines if "rocketmq: " in line), lines[0] if lines else text
@@ -217,6 +222,6 @@ def _sentence(text: str) -> str:
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stops a session that may have ended already."""
+    """Stops a session. Does nothing if Spark has already ended."""
     with contextlib.suppress(Py4JError, OSError):
         spark.stop()

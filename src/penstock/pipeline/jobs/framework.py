@@ -1,13 +1,13 @@
-"""What jobs share: their input, the batch log, and reading messages once or as a stream. Needs pyspark.
+"""The common parts of jobs: their input, the batch log, and reading messages once or as a stream. Needs pyspark.
 
-`JobInput` names the stores or the cluster. `BatchLog` keeps one small checksummed file per micro-batch, replaced
-atomically by one writer at a time:
+`JobInput` names the stores or the cluster. `BatchLog` keeps one small checksummed file per micro-batch. One writer at a
+time replaces a file, atomically:
 
     <folder>/00000012.json    the outcome of batch 12
 
-If a job is killed before Spark's checkpoint has a batch, Spark replays it; its entry in the log then says how far it
-came. `read_once` and `read_stream` have all columns of messages and `_corrupt`, the reason why a row could not be read.
-A stream ends at the messages that existed at its start (`availableNow`).
+If a job is killed before Spark's checkpoint has a batch, Spark replays the batch. The batch log then shows which steps
+of the batch are already done. `read_once` and `read_stream` return all message columns and `_corrupt`, the reason why a
+message could not be read. `run_batches` ends a stream at the messages that existed at its start (`availableNow`).
 """
 
 from __future__ import annotations
@@ -46,23 +46,26 @@ if TYPE_CHECKING:
 
 
 class JobInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's input: stores by folder or glob, with a broker.conf and settings for all of them; or name servers."""
+    """A job's input: either stores, or a cluster by its name servers.
+
+    `stores` are folders or globs. The broker.conf `config` and the `settings` apply to all of them.
+    """
 
     stores: tuple[str, ...] = ()
     namesrv: str = ""
     config: str = ""
     settings: tuple[str, ...] = ()
-    """`name=value` with RocketMQ's names; they override `config`."""
+    """Store settings as `name=value`, with RocketMQ's names. They override `config`."""
 
     def check(self, *, only_stores: bool = False) -> None:
-        """Raises BadSettings unless either stores or name servers are given."""
+        """Raises BadSettings unless exactly one of stores and name servers is given. `only_stores` requires stores."""
         if only_stores and not self.stores:
             raise BadSettings("no store is given; name it with --store DIR")
         if bool(self.stores) == bool(self.namesrv):
             raise BadSettings("give either --store DIR or --namesrv HOST:PORT")
 
     def options(self, **changes: Any) -> Options:
-        """The source's options. Deleted messages are skipped; the job reports them."""
+        """Returns the options for a source. The source skips deleted messages; the job reports them itself."""
         return Options(
             path=self.stores,
             namesrv=self.namesrv,
@@ -73,7 +76,7 @@ class JobInput(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def folders(self) -> dict[str, StoreFolder]:
-        """The stores' folders by the names used in results. Raises BadSettings, BadStore."""
+        """Returns the stores' folders by the store names that results use. Raises BadSettings or BadStore."""
         config = Path(self.config) if self.config else None
         return {
             name: StoreFolder.find(path, config, self.settings)
@@ -87,7 +90,7 @@ Entry = TypeVar("Entry")
 
 
 class BatchLog(Generic[Entry]):
-    """One job's micro-batches, one file each in a folder."""
+    """The log of one job's micro-batches: a folder with one file per batch. `kind` is the type of an entry."""
 
     def __init__(self, folder: Path, kind: type[Entry]) -> None:
         self.folder = folder
@@ -95,7 +98,7 @@ class BatchLog(Generic[Entry]):
         self._files = Files()
 
     def find(self, number: int) -> Entry | None:
-        """Raises BadStore for an unreadable entry: the state of its batch is unknown."""
+        """Returns the entry of batch `number`, or None. Raises BadStore if the entry exists but cannot be read."""
         path = self._path(number)
         entry = read_checksummed(self._files, path, self._kind)
         if entry is None and self._files.exists(path):
@@ -103,12 +106,12 @@ class BatchLog(Generic[Entry]):
         return entry
 
     def write(self, number: int, entry: Entry) -> None:
-        """Durable when this returns. Raises StoreFailed."""
+        """Writes the entry of batch `number`. The entry is durable when this returns. Raises StoreFailed."""
         self._files.make_folder(self.folder)
         write_checksummed(self._files, self._path(number), entry)
 
     def all(self) -> Iterator[tuple[int, Entry]]:
-        """Raises BadStore as `find` does."""
+        """Yields the number and entry of every batch. Raises BadStore if an entry cannot be read."""
         for name in self._files.names(self.folder):
             if name.endswith(".json"):
                 entry = self.find(int(name.removesuffix(".json")))
@@ -120,13 +123,16 @@ class BatchLog(Generic[Entry]):
 
 
 def query_id_of(checkpoint: Path) -> str:
-    """The query id in a checkpoint; Spark writes it before the first batch. Raises OSError."""
+    """Returns the query id in a checkpoint. Spark writes the id before the first batch. Raises OSError."""
     return str(msgspec.json.decode((checkpoint / "metadata").read_bytes())["id"])
 
 
 @contextmanager
 def locked_folder(folder: Path, busy: str) -> Iterator[None]:
-    """Creates and locks a folder. Raises StoreInUse with the text `busy` if another run holds it, StoreFailed."""
+    """Creates a folder and locks it during the block. Raises StoreFailed.
+
+    Raises StoreInUse with the text `busy` if another run has the lock.
+    """
     files = Files()
     files.make_folder(folder)
     try:
@@ -143,13 +149,13 @@ def locked_folder(folder: Path, busy: str) -> Iterator[None]:
 
 CORRUPT: Final = "_corrupt"
 USERS_TOPICS: Final = rf"(?!(?:{'|'.join(map(re.escape, sorted(NOT_FOR_SENDING)))})$).*"
-"""Matches every topic except those that only a broker writes to."""
+"""Matches every topic except the topics that only a broker writes to."""
 _START_ATTEMPTS: Final = 5
 _CONNECT_TIMEOUT: Final = "Python worker failed to connect back"
 
 
 def message_columns() -> list[str]:
-    """All columns of messages, and `_corrupt`."""
+    """Returns the names of all message columns, and `_corrupt`."""
     return list(known_columns(Options()))
 
 
@@ -161,7 +167,11 @@ def read_once(
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> DataFrame:
-    """The current messages of some topics, or of all user topics. Raises BadSettings, BadStore, Unreachable."""
+    """Returns the current messages of `topics`, or of all user topics if it is empty.
+
+    `since_ms` and `until_ms` (exclusive) limit the store time, in epoch ms. Raises BadSettings, BadStore or
+    Unreachable.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema
 
     options = _options(job_input, topics, starting_timestamp=since_ms, ending_timestamp=until_ms)
@@ -185,9 +195,11 @@ def read_stream(
     allow_loss: bool = False,
     more: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The same as a stream. A new checkpoint starts at the first message, or at a time.
+    """Returns a stream of the messages of `topics`, or of all user topics if it is empty.
 
-    `folder` gets a file with the settings, for the source. Raises BadSettings, BadStore, Unreachable.
+    A new query starts at the oldest message, or at the store time `since_ms` (epoch ms). `allow_loss` sets
+    failOnDataLoss to false. `more` are further source options. If the input has settings, they are written to a
+    broker.conf in `folder`, because the source has no option for them. Raises BadSettings, BadStore or Unreachable.
     """
     check_input(_options(job_input, topics))
     options = {
@@ -215,12 +227,15 @@ def _options(job_input: JobInput, topics: Sequence[str], **changes: Any) -> Opti
 
 
 def _absolute(paths: Sequence[str]) -> list[str]:
-    """Spark's processes may have another working directory."""
+    """Returns the paths as absolute paths, because Spark's processes may have another working directory."""
     return [path if path.startswith("file:") else str(Path(path).absolute()) for path in paths]
 
 
 def _conf_file(job_input: JobInput, folder: Path) -> str:
-    """Writes `config` and `settings` into one file; the last value wins."""
+    """Returns the path of a broker.conf with the input's `config` and `settings`. Writes it only if there are settings.
+
+    Settings follow the content of `config`, so they override it.
+    """
     if not job_input.settings:
         return job_input.config
     text = Path(job_input.config).read_text(encoding="utf-8") + "\n" if job_input.config else ""
@@ -231,7 +246,7 @@ def _conf_file(job_input: JobInput, folder: Path) -> str:
 
 
 def observed_counts(observation: Observation, *names: str) -> dict[str, int]:
-    """The counts of an action; zeros if Spark skipped it because it knew that there are no rows."""
+    """Returns the observed counts by name. Counts are 0 if Spark skipped the action because there are no rows."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     try:
@@ -242,10 +257,10 @@ def observed_counts(observation: Observation, *names: str) -> dict[str, int]:
 
 
 def _start_query(writer: DataStreamWriter) -> StreamingQuery:
-    """Starts a query, with retries under Connect.
+    """Starts a query. Retries if a Python process of a Connect server does not connect in time.
 
-    The Connect server gives a new Python process ten seconds to connect, which is too short on a busy machine. Nothing
-    has run then, and the next process finds its files in memory.
+    The server waits only ten seconds, which is too short on a busy machine. A retry is safe, because the query has not
+    run yet. It is also faster, because the process's files are then in the page cache.
     """
     from pyspark.errors import PySparkException
 
@@ -259,7 +274,10 @@ def _start_query(writer: DataStreamWriter) -> StreamingQuery:
 
 
 def run_batches(stream: DataFrame, each: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
-    """Calls `each` for every micro-batch of the current messages. Raises PenstockError if the query fails."""
+    """Calls `each` with every micro-batch of the current messages and its number, then returns.
+
+    Raises PenstockError if the query fails.
+    """
     with from_spark_errors():
         writer = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
         query = _start_query(writer.trigger(availableNow=True))

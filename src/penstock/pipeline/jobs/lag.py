@@ -1,6 +1,6 @@
-"""Consumer lag by group, topic and queue, in messages and in time; and which queues are stuck.
+"""Consumer lag by group, topic and queue, in messages and in time; and the queues that are stuck.
 
-From a store's files, or from the brokers of a cluster. Reads only offsets and a few store times.
+The job reads the files of stores, or asks the brokers of a cluster. It reads only offsets and a few store times.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA: Final = (
 
 
 class QueueLag(msgspec.Struct, frozen=True, kw_only=True):
-    """The lag of one group in one queue. Times are store times in epoch milliseconds, 0 if unknown."""
+    """The lag of one consumer group in one queue. Times are store times in epoch milliseconds; 0 means unknown."""
 
     broker: str
     group: str
@@ -44,27 +44,30 @@ class QueueLag(msgspec.Struct, frozen=True, kw_only=True):
     oldest_unread_ms: int
     newest_ms: int
     stuck: bool = False
-    """The group consumes from the topic's other queues, but has left a message here unread for over ten minutes."""
+    """True if the group still consumes from other queues of the topic, but not from this one.
+
+    The oldest unread message here is over ten minutes older than the newest message that the group has consumed.
+    """
 
     @property
     def behind(self) -> int:
-        """Existing messages that are not consumed."""
+        """The number of existing messages that the group has not consumed."""
         return max(self.max_offset - max(self.consumer_offset, self.min_offset), 0)
 
     @property
     def gone(self) -> int:
-        """Messages that were deleted before the group consumed them."""
+        """The number of messages that were deleted before the group consumed them."""
         return max(self.min_offset - self.consumer_offset, 0)
 
     @property
     def behind_ms(self) -> int:
-        """The time from the oldest unread message to the newest."""
+        """The time in ms from the oldest unread message to the newest message; 0 if unknown."""
         known = self.oldest_unread_ms and self.newest_ms
         return max(self.newest_ms - self.oldest_unread_ms, 0) if self.behind and known else 0
 
 
 def lag(job_input: JobInput, group: str = "") -> list[QueueLag]:
-    """The lag of all groups, or of one. Raises BadSettings, BadStore, Unreachable."""
+    """Returns the lag of `group`, or of all groups if it is empty. Raises BadSettings, BadStore or Unreachable."""
     job_input.check()
     if job_input.namesrv:
         return mark_stuck(_cluster_lag(job_input.namesrv, group))
@@ -75,12 +78,12 @@ def lag(job_input: JobInput, group: str = "") -> list[QueueLag]:
 
 
 def lag_frame(spark: SparkSession, rows: Sequence[QueueLag]) -> DataFrame:
-    """The same as a DataFrame."""
+    """Returns the result of `lag` as a DataFrame."""
     return spark.createDataFrame([_row(each) for each in rows], _spark_schema())
 
 
 def _spark_schema() -> StructType:
-    """Built without Spark's parser, which cannot be called while a pipeline defines its tables."""
+    """Returns SCHEMA as a StructType. Spark's own parser cannot be called while a pipeline defines its tables."""
     from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
     kinds = (StringType(), IntegerType(), LongType(), TimestampType(), BooleanType())
@@ -100,7 +103,7 @@ def _row(each: QueueLag) -> tuple[object, ...]:
 
 
 def mark_stuck(rows: Sequence[QueueLag]) -> list[QueueLag]:
-    """Marks queues in which a group makes no progress while it consumes from others of the topic."""
+    """Sets `stuck` of each row, and sorts the rows by group, topic, broker and queue."""
     newest: dict[tuple[str, str], int] = {}
     for each in rows:
         key = each.group, each.topic

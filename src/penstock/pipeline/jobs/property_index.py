@@ -1,9 +1,9 @@
-"""An index over properties in Parquet: an example of derived data that follows the log. Needs pyspark.
+"""An index of message properties in Parquet files: an example of derived data that follows the log. Needs pyspark.
 
 A row is one property of one message: topic, queue, queue offset, physical offset, store time, name and value. Each
-micro-batch is a range of the log; each of its pieces becomes one file named by its range, written under a temporary
-name and renamed. A replayed batch first removes what a killed one left, so every property is there once. Spark's
-checkpoint, in the same folder, keeps the position.
+micro-batch is a range of the log, split into pieces. Each piece becomes one file, named by its range. The file is
+written under a temporary name and then renamed. A replayed batch first removes the files of its killed run, so the
+index has every property once. Spark's checkpoint, in the same folder, keeps the position.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SCHEMA: Final = pa.schema(
         ("value", pa.string()),
     ]
 )
-"""The columns of the files."""
+"""The columns of the index files."""
 
 _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
@@ -52,9 +52,10 @@ _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
 def property_index(
     spark: SparkSession, store: str | Path, target: str | Path, *, once: bool = False, trigger: float = 0.0
 ) -> StreamingQuery:
-    """Starts the query that maintains the index in folder `target`; with `once` it ends at the published position.
+    """Starts the query that maintains the index in the folder `target`. With `once`, it ends at the published position.
 
-    `spark.read.parquet(target)` reads it at any time. Raises BadStore if the store does not dispatch externally.
+    `trigger` is the minimum number of seconds between the starts of two batches. `spark.read.parquet(target)` can read
+    the index at any time. Raises BadStore if the store does not have dispatch=external.
     """
     root, folder = Path(store).absolute(), Path(target).absolute()
     layout = Layout(root, root / "commitlog")
@@ -99,7 +100,7 @@ def _remove_leftovers(batch: DataFrame, folder: Path) -> None:
 def _write_function(
     root: Path, terms: DispatchAgreement, folder: Path
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that workers run: writes a file per range and yields its number of rows."""
+    """Returns the function that workers run. It writes one file per range and yields the file's number of rows."""
 
     def write(ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in ranges:
@@ -112,7 +113,7 @@ def _write_function(
 
 
 def write_range(root: Path, terms: DispatchAgreement, folder: Path, start: int, stop: int) -> int:
-    """Writes the file of one range of the log and returns its number of rows. Deterministic."""
+    """Writes the file for one range of the log and returns its number of rows. Deterministic."""
     tables = [SCHEMA.empty_table(), *properties_of(root, terms, start, stop)]
     table = pa.concat_tables(tables)
     path = folder / f"{start:020d}-{stop:020d}.parquet"
@@ -123,7 +124,7 @@ def write_range(root: Path, terms: DispatchAgreement, folder: Path, start: int, 
 
 
 def properties_of(root: Path, terms: DispatchAgreement, start: int, stop: int) -> Iterator[pa.Table]:
-    """The properties of the records that begin in a range of the log, one row each."""
+    """Yields tables with one row per property, for the records that begin between `start` and `stop` of the log."""
     mark = read_mark(Files(), Layout(root, root / "commitlog").dispatch_end)
     end = stop if mark is None else max(mark.position, stop)
     log = _log_folder(root, terms)

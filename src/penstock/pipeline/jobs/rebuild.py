@@ -1,8 +1,8 @@
-"""Rebuilds queues and index of stores from their logs, by ranges, in Spark's workers. Needs pyspark.
+"""Rebuilds the queues and index of stores from ranges of their logs, in Spark's workers. Needs pyspark.
 
-Workers write units and keys straight into the store's staging folder, so all hosts must see the store under one path;
-only a few numbers per range and queue come back. `penstock.store.rebuild` builds, checks and swaps in the files; this
-module runs its pieces.
+Workers write units and keys straight into the store's staging folder. All hosts must therefore see the store under the
+same path. Workers return only a few numbers per range and queue. `penstock.store.rebuild` splits the work into pieces,
+builds and checks the files and swaps them in. This module only runs the pieces on Spark.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def rebuild(
     range_size: int | None = None,
     may_exceed: MayExceed = never_exceed,
 ) -> list[RangesReport]:
-    """Rebuilds each store's queues, optionally of one topic or queue id; without these, all queues and the index.
+    """Rebuilds all queues and the index of each store, or only the queues of one `topic` or `queue_id`.
 
     No process may have a store open, unless the result goes `into` another folder. Raises BadStore, StoreInUse,
-    BadSettings, StoreFailed, or PenstockError for a worker's failure; then that store's old files are in place.
+    BadSettings, StoreFailed, or PenstockError if a worker fails. After an error, that store keeps its old files.
     """
     job_input.check(only_stores=True)
     folders = job_input.folders()
@@ -66,10 +66,11 @@ def rebuild(
 
 
 def _run_on_spark(spark: SparkSession, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
-    """Runs pieces, several per task if there are many: a task costs 20 ms, and ranges are small to save memory.
+    """Runs `work` for each piece and returns the results in order.
 
-    Neighbours go to different tasks, because the index files, which take longest, are neighbours. A job costs a tenth
-    of a second, so pieces that take no longer run in this process.
+    A small job runs in this process, because a Spark job costs a tenth of a second. Otherwise each task runs several
+    pieces if there are many: a task costs 20 ms, and pieces are small to save memory. Index files take longest and are
+    neighbours in `pieces`, so neighbours go to different tasks.
     """
     if is_small_job(pieces):
         return ThreadRunner()(work, pieces)

@@ -1,7 +1,8 @@
-"""Finds messages: by key through the index; by id, body, property, tag and time by scanning. Needs pyspark and pyarrow.
+"""Finds messages by key through the index, and by id, body, property, tag and time by scanning.
 
-Nothing is skipped silently: an unreadable message comes back as a row with the reason in `_corrupt`, and `Coverage`
-says what was searched and what retention has deleted. Matching is pure and runs on workers, column by column.
+The job skips nothing silently. An unreadable message becomes a row with the reason in `_corrupt`. `Coverage` says which
+ranges were searched, and how much retention has deleted. Matching is pure and runs on workers, column by column. Needs
+pyspark and pyarrow.
 """
 
 from __future__ import annotations
@@ -37,25 +38,28 @@ Mask = npt.NDArray[np.bool_]
 
 
 class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions on a message; all must hold. Times are store times in epoch milliseconds, the end exclusive."""
+    """The conditions of a search; a message must meet all of them.
+
+    `since_ms` and `until_ms` (exclusive) limit the store time, in epoch milliseconds.
+    """
 
     topic: str = ""
     keys: tuple[str, ...] = ()
-    """One of these, as a key or as the unique key."""
+    """The message has one of these, as a key or as the unique key."""
     msg_id: str = ""
     text: str = ""
-    """Somewhere in the body, as UTF-8."""
+    """A text that the body contains, in UTF-8."""
     pattern: str = ""
     """A regular expression that matches somewhere in the body."""
     json: tuple[tuple[str, str], ...] = ()
-    """(path, value): the body is JSON with this value at the path, as JSON or as text."""
+    """Pairs of path and value. The body is JSON, and has this value at the path. A value is JSON, or a plain text."""
     properties: tuple[tuple[str, str], ...] = ()
     tag: str = ""
     since_ms: int | None = None
     until_ms: int | None = None
 
     def check(self) -> None:
-        """Raises BadSettings for conditions that are missing or invalid."""
+        """Raises BadSettings if there are no conditions, or invalid conditions."""
         if self == SearchQuery():
             raise BadSettings(
                 "nothing to search for: give one of --key, --id, --text, --regex, --property, --tag, --since, --until"
@@ -71,7 +75,7 @@ class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
             raise BadSettings("the search ends before it begins: --until must be later than --since")
 
     def matches(self, batch: pa.RecordBatch) -> Mask:
-        """Which rows match. The batch has the columns of messages, with bodies unpacked."""
+        """Returns a mask of the rows that match. The batch must have the message columns, with bodies unpacked."""
         mask = np.ones(batch.num_rows, np.bool_)
         if self.topic:
             mask &= _mask(pc.equal(batch.column("topic"), self.topic))
@@ -114,11 +118,11 @@ def _mask(column: pa.Array) -> Mask:
 
 
 class _Missing:
-    """A path that does not exist, as opposed to null."""
+    """The value at a path that does not exist, as opposed to JSON's null."""
 
 
 def at_path(document: Any, path: str) -> Any:
-    """The value at `a.b.0`, or `$.a.b[0]`, in a JSON document."""
+    """Returns the value at a path such as `a.b.0` or `$.a.b[0]` in a JSON document; `_Missing` if there is none."""
     for step in re.findall(r"[^.\[\]$]+", path):
         if isinstance(document, dict) and step in document:
             document = document[step]
@@ -147,25 +151,25 @@ CORRUPT: Final = "_corrupt"
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """What a search covers."""
+    """The ranges that a search covers."""
 
     places: list[OffsetRange]
-    """Ranges of queues, or of logs (their topic is empty)."""
+    """Ranges of queues, or of logs if the topic is empty."""
     gone: dict[str, int]
-    """Deleted messages of each queue, or bytes of each log, that cannot be searched."""
+    """The number of deleted messages of each queue, or of deleted bytes of each log, by its name."""
     through_index: bool
-    """Whether only the candidates from the index are read."""
+    """Whether the search reads only the messages that the index names."""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """The matching rows, with the columns of messages and `_corrupt`."""
+    """The matching rows, with the message columns and `_corrupt`; and the coverage of the search."""
 
     frame: DataFrame
     coverage: Coverage
 
 
 class _TaskSearch:
-    """Filters the rows of one task on a worker. Pickled."""
+    """A function that yields the matching and the unreadable rows of one task, on a worker. Spark pickles it."""
 
     def __init__(self, shape: RowShape, query: SearchQuery, schema: pa.Schema) -> None:
         self._shape, self._query, self._schema = shape, query, schema
@@ -179,7 +183,7 @@ class _TaskSearch:
 
 
 def search(spark: SparkSession, query: SearchQuery, job_input: JobInput) -> SearchResult:
-    """Searches stores, or a cluster. Raises BadSettings, BadStore, Unreachable."""
+    """Searches stores or a cluster. Raises BadSettings, BadStore or Unreachable."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     query.check()
@@ -194,7 +198,9 @@ def search(spark: SparkSession, query: SearchQuery, job_input: JobInput) -> Sear
 
 
 def _options(query: SearchQuery, job_input: JobInput) -> Options:
-    """Reads a topic's queues; without a topic the log, or all queues of a cluster."""
+    """Returns options that read the queues of the query's topic. Without a topic, they read the log of a store, or all
+    queues of a cluster.
+    """
     if query.topic:
         return job_input.options(topic=query.topic, keys=query.keys)
     if job_input.namesrv:
@@ -224,7 +230,7 @@ def _plan(options: Options, query: SearchQuery) -> tuple[list[ReadTask], Coverag
 
 
 def describe(coverage: Coverage) -> list[str]:
-    """What was searched and what was not, as sentences."""
+    """Returns sentences that say how much was searched, and how much could not be searched."""
     logs = [span for span in coverage.places if span.queue.topic == LOG]
     queues = [span for span in coverage.places if span.queue.topic != LOG]
     sentences = []

@@ -1,12 +1,12 @@
-"""Disk usage: messages and bytes by topic, queue, tag, producer, day and hour; growth, and the days left.
+"""Disk usage: messages and bytes by topic, queue, tag, producer, day and hour; growth, and days until the disk is full.
 
-Scans the log itself, so prepared and rolled-back records and topics without queues count too. Each worker counts a
-range of the log; a tally is small whatever the log's size, and only tallies travel. Sizes of records are counted in
-classes that are nine per cent wide, which is the precision of percentiles.
+The job scans the log itself. It therefore also counts prepared and rolled-back records, and topics without queues. Each
+worker counts a range of the log and returns a tally (counts by key), which is small whatever the log's size. Record
+sizes are counted in size classes that are nine per cent wide. Percentiles have the same precision.
 
-`LogCounter` numbers records by what they are counted by, a few thousand at once so that their bytes stay in the CPU
-cache, and sums many thousands at once. Its memory is that, and the distinct keys. Not thread-safe. `page` renders the
-result as one self-contained HTML page.
+`LogCounter` groups a few thousand records at once, so that their bytes stay in the CPU cache, and sums many thousands
+at once. Its memory grows only with the number of distinct keys. Not thread-safe. `page` renders the result as one
+self-contained HTML page.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CLASSES: Final = 32 * _PER_OCTAVE
 
 
 class Key(msgspec.Struct, frozen=True, order=True):
-    """What was counted together; fields that this kind of count ignores are empty."""
+    """The key of a count. `by` is the kind of count, such as `tag`. Fields that this kind ignores are empty or -1."""
 
     by: str
     store: str
@@ -54,11 +54,11 @@ class Key(msgspec.Struct, frozen=True, order=True):
     tag: str = ""
     host: str = ""
     hour: int = -1
-    """Hours since 1970 in UTC; for a day, its first hour."""
+    """The hour as hours since 1970 in UTC. For a day, this is its first hour."""
 
 
 class Count(msgspec.Struct):
-    """Messages, bytes in the log, first and last store time, and size classes."""
+    """The number of messages, their bytes in the log, first and last store time, and messages by size class."""
 
     messages: int = 0
     size: int = 0
@@ -75,7 +75,10 @@ class Count(msgspec.Struct):
             self.classes[number] = self.classes.get(number, 0) + count
 
     def percentile(self, share: float) -> int:
-        """The size that this share of the messages does not exceed; up to nine per cent too large."""
+        """Returns the record size in bytes that `share` (0 to 1) of the messages do not exceed.
+
+        The result is up to nine per cent too large.
+        """
         wanted, seen = share * self.messages, 0
         for number in sorted(self.classes):
             seen += self.classes[number]
@@ -85,11 +88,11 @@ class Count(msgspec.Struct):
 
 
 class KeyCounts(msgspec.Struct):
-    """Counts by key. Merging is commutative, so pieces may arrive in any order."""
+    """A tally: counts by key. Tallies may be merged in any order."""
 
     counts: list[tuple[Key, Count]] = []
     flaws: int = 0
-    """Positions where no record could be read."""
+    """The number of places in the log at which no record could be read."""
 
 
 def _class_of(sizes: Ints) -> Longs:
@@ -101,19 +104,19 @@ _CLASS_OF_SMALL: Final = _class_of(np.arange(1 << 16, dtype=np.int32))
 
 
 def size_class(sizes: Ints) -> Longs:
-    """The class of each size: the first whose end is not smaller."""
+    """Returns the size class of each size: the first class whose largest size is not below it."""
     if len(sizes) and sizes.min() >= 0 and sizes.max() < len(_CLASS_OF_SMALL):
         return np.asarray(_CLASS_OF_SMALL[sizes])
     return _class_of(sizes)
 
 
 def class_end(number: int) -> int:
-    """The largest size of a class."""
+    """Returns the largest size in bytes of a size class."""
     return int(2 ** (number / _PER_OCTAVE) + 1e-6)
 
 
 def merge(tallies: Iterable[KeyCounts]) -> KeyCounts:
-    """The sum, sorted by key."""
+    """Returns the sum of the tallies, sorted by key."""
     sums: dict[Key, Count] = {}
     flaws = 0
     for tally in tallies:
@@ -141,11 +144,11 @@ _FIELDS: Final = (
     "size",
 )
 Texts = tuple[Longs, Ints]
-"""Positions and lengths of texts in the data."""
+"""The positions and lengths of one text per record, in the bytes of the log."""
 
 
 class LogCounter:
-    """Counts records: `add` them in any order, then call `tally`."""
+    """Counts the records of one store. Call `add` with records in any order, then `tally`."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -156,7 +159,7 @@ class LogCounter:
         self._pending = 0
 
     def add(self, data: Buffer, starts: Longs, rows: Rows) -> None:
-        """Counts records: bytes of a log file, the positions of the records in them, and their rows."""
+        """Counts records. `data` are bytes of a log, `starts` the records' positions in them, `rows` their ROWs."""
         if not len(rows):
             return
         field: dict[str, Any] = dict(zip(_FIELDS, kernels.row_fields(rows, _FIELDS), strict=True))
@@ -188,7 +191,7 @@ class LogCounter:
             self._sum_pending()
 
     def tally(self) -> KeyCounts:
-        """The counts so far."""
+        """Returns the counts so far."""
         self._sum_pending()
         store, names = self._store, [name.decode("utf-8", "replace") for name in self._topics]
         counts = [(Key("queue", store, names[topic], queue), each) for topic, queue, each in self._queues.counts()]
@@ -219,7 +222,7 @@ class LogCounter:
 
 
 class _Groups:
-    """Records counted together: those with the same topic and the same queue, tag, host or hour."""
+    """Groups of records that are counted together: same topic, and same queue, tag, host or hour."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, Any], int] = {}
@@ -227,7 +230,7 @@ class _Groups:
         self._sums: list[Count] = []
 
     def add(self, data: Buffer, texts: Texts, values: Longs, topics: Longs, key: Callable[[int], Any]) -> None:
-        """Groups records by equal text and value; `key` returns the key of a row's group."""
+        """Groups records with equal text and equal value. `key` returns the queue, tag, host or hour of a row."""
         numbers, firsts = kernels.number_groups(data, *texts, values)
         known = [
             self._known.setdefault((topic, key(row)), len(self._known))
@@ -236,7 +239,7 @@ class _Groups:
         self._numbers.append(np.array(known, np.int32)[numbers])
 
     def sum_pending(self, times: Longs, sizes: Ints, classes: Longs) -> None:
-        """Sums the records added since the last call."""
+        """Adds the records since the last call to the sums. The arguments have the data of these records, in order."""
         numbers, count = np.concatenate(self._numbers), len(self._known)
         self._numbers = []
         self._sums += [Count(classes={}) for _ in range(count - len(self._sums))]
@@ -249,13 +252,13 @@ class _Groups:
             of_sizes[size_number] = of_sizes.get(size_number, 0) + messages
 
     def counts(self) -> Iterator[tuple[int, Any, Count]]:
-        """The topic's number, the key and the count of each group."""
+        """Yields the topic's number, the key and the count of each group."""
         for (topic, key), each in zip(self._known, self._sums, strict=True):
             yield topic, key, each
 
 
 def _class_counts(numbers: Ints, count: int, classes: Longs) -> Iterator[tuple[int, int, int]]:
-    """The number of records by group and size class."""
+    """Yields (group, size class, number of records) for each combination that occurs."""
     codes = numbers * np.int64(CLASSES) + classes
     if count * CLASSES <= _MAX_TABLE_CODES:
         table = np.bincount(codes)
@@ -268,14 +271,14 @@ def _class_counts(numbers: Ints, count: int, classes: Longs) -> Iterator[tuple[i
 
 
 def _valid_times(times: Longs) -> Longs:
-    """Times in milliseconds; impossible ones become 0."""
+    """Returns the times in ms. A time that does not fit into 64-bit microseconds becomes 0."""
     if times.min() >= -_MAX_MS and times.max() <= _MAX_MS:
         return times
     return np.where((times >= -_MAX_MS) & (times <= _MAX_MS), times, np.int64(0))
 
 
 def _hour_numbers(hours: Longs, none: Texts) -> Longs:
-    """Numbers the distinct hours; usually there is one."""
+    """Returns a number for each row's hour; equal hours get equal numbers. Usually there is only one hour."""
     if hours.min() == hours.max():
         return none[0]
     return kernels.number_groups(b"", *none, hours)[0].astype(np.int64)
@@ -287,7 +290,7 @@ def _bytes(view: memoryview, texts: Texts, row: int) -> bytes:
 
 
 def _address(host: bytes) -> str:
-    """An address without its port."""
+    """Returns the IP address of a born host, without its port."""
     return decode_host(host + bytes(4)).rpartition(":")[0]
 
 
@@ -297,31 +300,31 @@ _GROWTH_DAYS: Final = 7
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """The disk of a store."""
+    """The state of a store's disk. Sizes are in bytes."""
 
     store: str
     path: str
     total: int
     free: int
     log: int
-    """Bytes of the store's log, from its first record to its end."""
+    """The bytes of the store's log, from its minimum offset to its end."""
     per_day: int
-    """Bytes per day, averaged over the last week that has messages."""
+    """The bytes that the log grows per day, averaged over the seven days before the newest message."""
 
     @property
     def days_left(self) -> float | None:
-        """Days until the disk is full if nothing is deleted; None without growth."""
+        """The days until the disk is full if no file is deleted; None if the log does not grow."""
         return self.free / self.per_day if self.per_day else None
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The usage of some stores."""
+    """The usage of one or more stores."""
 
     tally: KeyCounts
     disks: list[Disk]
 
     def rows(self, by: str) -> list[tuple[Key, int, int]]:
-        """(key, messages, bytes) of one kind of count, largest first."""
+        """Returns (key, messages, bytes) for the counts of kind `by`, largest first."""
         chosen = [(key, count.messages, count.size) for key, count in self.tally.counts if key.by == by]
         return sorted(chosen, key=lambda row: (-row[2], row[0]))
 
@@ -335,20 +338,20 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def usage(spark: SparkSession, job_input: JobInput) -> Usage:
-    """Counts on Spark. Raises BadStore, BadSettings."""
+    """Counts the usage of stores on Spark. Raises BadStore or BadSettings."""
     with _UsagePlan(job_input, parallelism(spark)) as plan:
         results = gather(spark, plan.tasks, _count_piece)
         return plan.usage([msgspec.msgpack.decode(each, type=KeyCounts) for each in results])
 
 
 def usage_here(job_input: JobInput) -> Usage:
-    """Counts in this process, without Spark."""
+    """Counts the usage of stores in this process, without Spark. Raises BadStore or BadSettings."""
     with _UsagePlan(job_input) as plan:
         return plan.usage([count_task(task) for task in plan.tasks])
 
 
 def count_task(task: LogTask) -> KeyCounts:
-    """The counts of one range of a log."""
+    """Returns the counts of one range of a log."""
     counting = LogCounter(task.files.broker)
     flaws = sum(len(flaws) for _, flaws in task.map_records(counting.add))
     return merge([counting.tally(), KeyCounts(flaws=flaws)])
@@ -397,7 +400,7 @@ class _UsagePlan:
 
 
 def _per_day(store: str, tally: KeyCounts) -> int:
-    """Bytes per day over the last week that has messages; the current day counts by its hours."""
+    """Returns the bytes per day of a store, averaged over the hours of the seven days before its newest message."""
     hours: dict[int, int] = {}
     for key, count in tally.counts:
         if key.by == "hour" and key.store == store:
@@ -413,14 +416,14 @@ def _per_day(store: str, tally: KeyCounts) -> int:
 
 
 def page(result: Usage) -> str:
-    """The usage as an HTML page."""
+    """Returns the usage as an HTML page."""
     stores = f"{len(result.disks)} store{'' if len(result.disks) == 1 else 's'}"
     heading = f"<h1>{result.messages:,} messages, {format_size(result.size)}</h1>"
     return document(f"Usage of {stores}", [heading, disks(result), *charts(result)])
 
 
 def disks(result: Usage) -> str:
-    """The stores and their disks as an HTML table."""
+    """Returns the stores and their disks as an HTML table."""
     rows = [
         (
             disk.store,
@@ -436,7 +439,7 @@ def disks(result: Usage) -> str:
 
 
 def charts(result: Usage) -> list[str]:
-    """Charts by topic, day, tag, producer and queue."""
+    """Returns HTML charts by topic, day, tag, producer and queue."""
     return [
         bars("Topics", [(key.topic or "?", size) for key, _, size in result.rows("topic")]),
         _days(result),

@@ -1,15 +1,16 @@
-"""Audits many stores at once on Spark: every record valid, in its queue and in the index, and nothing else there.
+"""Audits many stores at once on Spark: every record must be valid, in its queue and in the index.
 
-It runs the code of `penstock store verify` (`penstock.store.audit`), so the findings are the same. The driver plans;
-workers audit the index files, then ranges of the logs with their records, units and keys; the driver combines the
-results and needs memory for the queues and the findings, not for the logs. It changes nothing and takes no lock.
+The job runs the code of `penstock store verify` (`penstock.store.audit`), so its findings are the same. The driver
+plans the audit. Workers audit pieces of it: first the index files, then ranges of the logs with their records, units
+and keys. The driver combines the results. Its memory grows with the queues and findings, not with the logs. The job
+changes nothing and takes no lock.
 
-`AuditCase` is one store's audit on the driver:
+`AuditCase` is one store's audit on the driver. Its caller repeats these steps until `is_done`, and runs the pieces:
 
     case.begin(); case.index_pieces() -> answers; case.log_pieces(answers) -> answers; case.end(answers)
 
-repeated until `is_done`. A failure in one store becomes that case's problem and does not end the job. A piece carries
-its store's plan pickled, so that a worker unpickles only the plans it needs, and caches the last few.
+A failure in one store sets that case's `problem` and does not end the job. Each piece has its store's plan in pickled
+form. A worker therefore unpickles only the plans that it needs, and caches the last four.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _MAX_TASK_PIECES: Final = 64
 
 
 class PackedPlan(msgspec.Struct, frozen=True):
-    """A store's plan and the facts about its index files, pickled."""
+    """A store's AuditPlan and its IndexFacts, both pickled."""
 
     plan: bytes
     index: bytes = b""
@@ -63,7 +64,7 @@ class PackedPlan(msgspec.Struct, frozen=True):
 
 
 class IndexPiece(msgspec.Struct, frozen=True):
-    """One index file, by its number in the plan."""
+    """A piece: one index file. `number` is its position in the plan's `index_files`."""
 
     store: PackedPlan
     file: NumberedFile
@@ -79,7 +80,7 @@ class IndexPiece(msgspec.Struct, frozen=True):
 
 
 class LogPiece(msgspec.Struct, frozen=True):
-    """A range of one log file."""
+    """A piece: a range of one log file."""
 
     store: PackedPlan
     range: AuditRange
@@ -95,22 +96,25 @@ class LogPiece(msgspec.Struct, frozen=True):
 
 AuditPiece = IndexPiece | LogPiece
 NumberedPiece = tuple[int, AuditPiece]
-"""A piece with the number of its answer."""
+"""A piece, after its number. Its answer gets the same number."""
 
 
 class AuditAnswer(msgspec.Struct, frozen=True):
-    """The outcome of a piece."""
+    """The outcome of auditing a piece. One of the fields is set."""
 
     result: Any = None
-    """IndexFacts, or a RangeResult."""
+    """The IndexFacts of an index file, or the RangeResult of a log range."""
     gone: str = ""
-    """A missing file: the store's owner may have deleted it."""
+    """The path of a missing file, which the store's owner may have deleted."""
     problem: str = ""
-    """Why the piece could not be audited, in one sentence."""
+    """One sentence that says why the piece could not be audited."""
 
 
 def tasks_of(pieces: Sequence[AuditPiece]) -> list[list[NumberedPiece]]:
-    """Numbers pieces and groups small neighbours, so that a hundred small stores do not cost a thousand tasks."""
+    """Numbers the pieces and groups them into tasks, so that a hundred small stores do not cost a thousand tasks.
+
+    A task has neighbouring pieces of at most 16 MiB in total, or one larger piece.
+    """
     tasks: list[list[NumberedPiece]] = []
     size = 0
     for number, piece in enumerate(pieces):
@@ -123,7 +127,7 @@ def tasks_of(pieces: Sequence[AuditPiece]) -> list[list[NumberedPiece]]:
 
 
 def answer(piece: AuditPiece) -> AuditAnswer:
-    """Audits one piece."""
+    """Audits one piece. The answer has the problem if that fails."""
     try:
         return _audit(piece)
     except PenstockError as error:
@@ -135,7 +139,7 @@ def answer(piece: AuditPiece) -> AuditAnswer:
 
 
 def answers(numbered: Sequence[NumberedPiece]) -> bytes:
-    """Audits the pieces of one Spark task. Returns numbers and answers, pickled."""
+    """Audits the pieces of one Spark task. Returns a pickled list of (number, answer)."""
     return pickle.dumps([(number, answer(piece)) for number, piece in numbered])
 
 
@@ -163,10 +167,10 @@ def _unpickle(data: bytes) -> Any:
 
 
 class AuditCase:
-    """The audit of one store. Not thread-safe. After a failure it asks for no more pieces."""
+    """The audit of one store. After a failure it returns no more pieces. Not thread-safe."""
 
     def __init__(self, folder: StoreFolder, *, check_crc: bool = True, workers: int = 2, piece_size: int = 0) -> None:
-        """`piece_size`: bytes of the log per piece; 0 chooses by the log's size and the number of workers."""
+        """`piece_size` is the bytes of the log per piece; 0 derives it from the log's size and number of workers."""
         self._folder = folder
         self._files = folder.files
         self._check_crc = check_crc
@@ -179,7 +183,7 @@ class AuditCase:
         self._index: tuple[IndexFacts, ...] = ()
         self._requested: list[AuditPiece] = []
         self.problem = ""
-        """Why there is no report, in one sentence."""
+        """One sentence that says why there is no report; empty if there is no problem."""
 
     @property
     def report(self) -> AuditReport | None:
@@ -190,7 +194,7 @@ class AuditCase:
         return self.report is not None or bool(self.problem)
 
     def begin(self) -> None:
-        """Starts a pass over the store."""
+        """Starts a pass over the store: a plan and the audit of its pieces. A store in use may need several passes."""
         with self._record_failures():
             self._look = self._looks.begin()
             self._plan, self._config = plan_pass(
@@ -202,7 +206,7 @@ class AuditCase:
             )
 
     def index_pieces(self) -> list[AuditPiece]:
-        """The first pieces: every index file."""
+        """Returns the first pieces of a pass: every index file."""
         self._requested = []
         plan = self._plan
         if plan is not None:
@@ -211,7 +215,7 @@ class AuditCase:
         return self._requested
 
     def log_pieces(self, answers: Sequence[AuditAnswer]) -> list[AuditPiece]:
-        """The next pieces: ranges of the log. `answers` are those to the index pieces, in order."""
+        """Returns the next pieces of a pass: ranges of the log. `answers` are for the index pieces, in order."""
         requested, self._requested = self._requested, []
         plan = self._plan
         if plan is not None:
@@ -223,7 +227,7 @@ class AuditCase:
         return self._requested
 
     def end(self, answers: Sequence[AuditAnswer]) -> None:
-        """Ends the pass; `answers` are those to the log pieces, in order."""
+        """Ends the pass and adds its report. `answers` are for the log pieces, in order."""
         plan, look = self._plan, self._look
         if plan is None or look is None:
             return
@@ -237,7 +241,10 @@ class AuditCase:
     def _results(
         self, plan: AuditPlan, requested: Sequence[AuditPiece], answers: Sequence[AuditAnswer]
     ) -> Iterator[Any]:
-        """The workers' results, None for a file that retention deleted. Raises BadStore, FileNotFoundError."""
+        """Yields the workers' results in order, or None for a file that retention deleted.
+
+        Raises BadStore if a piece has a problem, FileNotFoundError for any other missing file.
+        """
         for piece, answer in zip(requested, answers, strict=True):
             if answer.problem:
                 raise BadStore(answer.problem)
@@ -250,7 +257,7 @@ class AuditCase:
 
     @contextmanager
     def _record_failures(self) -> Iterator[None]:
-        """Ends the pass on a failure, and the case unless the store's owner caused it."""
+        """Ends the pass if the block fails. Sets `problem` too, unless the store's owner may have deleted a file."""
         try:
             try:
                 yield
@@ -275,13 +282,13 @@ FINDINGS: Final = (
     "store string, severity string, kind string, path string, offset bigint, what string, messages bigint, "
     "remedy string"
 )
-"""The columns of `verify_frame`: the store, and those of a finding."""
+"""The columns of `verify_frame`: the store's name, and the fields of a finding."""
 Run = Callable[[Sequence[Sequence[NumberedPiece]]], Iterable[tuple[int, AuditAnswer]]]
-"""Audits the pieces of tasks; answers come in any order, with their pieces' numbers."""
+"""A function that audits the pieces of tasks. It returns (number of the piece, answer) in any order."""
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """The result for one store: a report, or the problem."""
+    """The result for one store: its report, or the problem if there is no report."""
 
     path: str
     report: AuditReport | None = None
@@ -289,14 +296,14 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 class Stores(msgspec.Struct, frozen=True):
-    """The named stores, and the problems of names that are not stores."""
+    """The stores of a job by name, and the problems of folders that are not stores, by name."""
 
     folders: dict[str, StoreFolder]
     others: dict[str, Verified]
 
     @classmethod
     def find(cls, job_input: JobInput) -> Stores:
-        """Raises BadSettings, and BadStore if no name is a store."""
+        """Finds the stores of an input. Raises BadSettings, or BadStore if no folder is a store."""
         job_input.check(only_stores=True)
         config = Path(job_input.config) if job_input.config else None
         found = cls({}, {})
@@ -313,7 +320,10 @@ class Stores(msgspec.Struct, frozen=True):
 
 
 def verify(spark: SparkSession, job_input: JobInput | Stores, *, check_crc: bool = True) -> dict[str, Verified]:
-    """Audits stores on Spark; results by name. Raises BadSettings, and BadStore if no name is a store."""
+    """Audits stores on Spark and returns the results by store name.
+
+    `check_crc` also checks the bodies' CRCs. Raises BadSettings, or BadStore if no folder is a store.
+    """
 
     def run(tasks: Sequence[Sequence[NumberedPiece]]) -> Iterator[tuple[int, AuditAnswer]]:
         for results in gather(spark, tasks, answers):
@@ -324,7 +334,7 @@ def verify(spark: SparkSession, job_input: JobInput | Stores, *, check_crc: bool
 
 
 def verify_frame(spark: SparkSession, found: Mapping[str, Verified]) -> DataFrame:
-    """One row per finding."""
+    """Returns a DataFrame with one row per finding. A store without a report has no rows."""
     rows = [
         (store, *msgspec.structs.astuple(finding))
         for store, each in found.items()
@@ -337,7 +347,10 @@ def verify_frame(spark: SparkSession, found: Mapping[str, Verified]) -> DataFram
 def audit_stores(
     stores: Stores, run: Run, *, check_crc: bool = True, workers: int = 2, piece_size: int = 0
 ) -> dict[str, Verified]:
-    """Audits stores; `run` executes the pieces. A store in use gets further passes until the report is stable."""
+    """Audits stores and returns the results by store name. `run` audits the pieces.
+
+    A store in use gets further passes until its report is stable.
+    """
     cases = {
         name: AuditCase(folder, check_crc=check_crc, workers=workers, piece_size=piece_size)
         for name, folder in stores.folders.items()
@@ -357,7 +370,7 @@ def audit_stores(
 
 
 def _run_together(run: Run, work: Sequence[Sequence[AuditPiece]]) -> list[list[AuditAnswer]]:
-    """Runs the pieces of all stores together; the answers by store."""
+    """Runs the pieces of all stores together. Returns a list of answers per store, in the order of `work`."""
     all_pieces = [piece for some in work for piece in some]
     found = dict(run(tasks_of(all_pieces))) if all_pieces else {}
     results = iter([found[number] for number in range(len(all_pieces))])

@@ -1,7 +1,8 @@
-"""A lake: a Spark Declarative Pipelines project that turns messages into tables, incrementally with each run.
+"""A lake: a Spark Declarative Pipelines project that turns messages into tables. Each run adds the new messages.
 
-`project` is the folder and its settings, `tables` the functions that the project's own files call, and `run` brings all
-tables up to date. The catalog is an embedded database in the project's folder; one process at a time can open it.
+`project` creates and reads the project's folder. `tables` has the functions that the project's own files call. `run`
+brings all tables up to date. The catalog is an embedded database in the project's folder. Only one process at a time
+can open it.
 """
 
 from penstock.pipeline.lake.project import Lake, LakeTable, init_project

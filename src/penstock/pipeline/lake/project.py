@@ -1,7 +1,7 @@
 """The folder of a lake: its settings, its tables, and the files that Spark needs.
 
-The user edits `lake.yml` and the files in `transformations`. `conf`, `catalog`, `tables` and `storage` are Spark's: its
-settings, the catalog, the tables' files, and the checkpoints.
+The user edits `lake.yml` and the files in `transformations`. The other folders are Spark's: `conf` has its settings,
+`catalog` the catalog, `tables` the files of the tables, and `storage` the checkpoints.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OWN_SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Static settings: they apply when a session starts, and must not be in the pipeline's own file."""
+"""Spark settings that take effect only when a session starts. They must not be in `spark-pipeline.yml`."""
 SPEC: Final = """\
 name: {name}
 storage: {storage}
@@ -131,7 +131,7 @@ DECODERS: Final = ("json", "text", "none")
 
 
 class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic with its own table."""
+    """A topic that has its own table."""
 
     topic: str
     decode: str = "none"
@@ -141,7 +141,7 @@ class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def table(self) -> str:
-        """The table's name; characters that tables do not allow become underscores."""
+        """The table's name. Characters that are not allowed in it become underscores."""
         return f"topic_{re.sub('[^a-z0-9_]', '_', self.topic.lower())}"
 
 
@@ -157,12 +157,12 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def here(cls) -> Lake:
-        """The lake in the current folder, in which Spark runs the table definitions."""
+        """Reads the lake in the current folder. Spark runs the table definitions in the lake's folder."""
         return cls.read(Path.cwd())
 
     @classmethod
     def read(cls, folder: Path) -> Lake:
-        """Raises BadSettings if the file is missing or invalid."""
+        """Reads the `lake.yml` of a folder. Raises BadSettings if the file is missing or invalid."""
         path = folder.absolute() / FILE
         try:
             document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -209,7 +209,7 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value.replace("{folder}", self.folder) for name, value in OWN_SETTINGS.items()}
 
     def user_topics(self) -> list[str]:
-        """All topics except system topics. Raises BadStore, Unreachable."""
+        """Returns all topics of the input except system topics. Raises BadStore or Unreachable."""
         options = self.job_input.options(subscribe_pattern=re.compile(".*"))
         source = open_source(options)
         try:
@@ -219,7 +219,7 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _fields(document: Any) -> dict[str, Any]:
-    """The file's content as fields of a Lake. Raises ValueError."""
+    """Returns the content of `lake.yml` as fields of a Lake. Raises ValueError."""
     if not isinstance(document, dict):
         raise ValueError("it must name the input of the lake: store or namesrv, and topics")
     known = {field.name for field in msgspec.structs.fields(Lake)} - {"folder"}
@@ -236,9 +236,10 @@ def _fields(document: Any) -> dict[str, Any]:
 
 
 def init_project(folder: Path, job_input: JobInput, decode: str = "none") -> Lake:
-    """Creates the project, with a table for each existing topic. Overwrites nothing.
+    """Creates the project's folder, with a table for each existing user topic except retry and dead-letter topics.
 
-    Raises BadSettings, BadStore, Unreachable.
+    `decode` is how these tables decode bodies. Raises BadSettings, also if the folder is not empty, BadStore or
+    Unreachable.
     """
     job_input.check()
     if decode not in DECODERS:
@@ -277,7 +278,7 @@ def _write(lake: Lake, folder: Path) -> None:
 
 
 def check_initialised(folder: Path) -> Lake:
-    """Loads a lake before a run. Raises BadSettings, and BadStore if its store is gone."""
+    """Reads and checks a lake before a run. Raises BadSettings, or BadStore if the lake's store does not exist."""
     lake = Lake.read(folder)
     for name in (SPEC_FILE, "transformations"):
         if not (folder / name).exists():

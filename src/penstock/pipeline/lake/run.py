@@ -1,7 +1,8 @@
 """Brings the tables of a lake up to date. Needs pyspark.
 
-Does what Spark's command `spark-pipelines run` does, and adds the catalog's location, one sentence per error, and row
-counts. It calls functions of Spark that are not public; a Spark without them raises MissingPackage.
+A run is like Spark's command `spark-pipelines run`, but also sets the catalog's location, reports an error as one
+sentence, and counts rows. The module calls functions that are not public in Spark. If Spark lacks them, a run raises
+MissingPackage.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ class LakeFailed(PenstockError):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The tables after a run."""
+    """The state of the tables after a run."""
 
     tables: dict[str, int]
-    """Rows by table, without the views."""
+    """The number of rows by table. Views are left out."""
     without_table: list[str]
-    """Topics that are only in the table `messages`."""
+    """The topics that have no table of their own; their messages are only in the table `messages`."""
 
 
 def run_project(
@@ -52,9 +53,9 @@ def run_project(
 ) -> Summary:
     """Adds the messages since the last run to the tables, and recomputes the views.
 
-    `full_refresh` rebuilds the tables from scratch; messages that retention has deleted are then lost in them too.
-    `report` gets Spark's progress lines. No other session may run in this process. Raises BadSettings, BadStore,
-    StoreInUse if another run is active, LakeFailed, MissingPackage.
+    `full_refresh` rebuilds the tables from the messages that still exist; older rows are lost. `report` gets Spark's
+    progress lines. No other Spark session may run in this process. Raises BadSettings, BadStore, LakeFailed,
+    MissingPackage, or StoreInUse if another run is active.
     """
     folder = folder.absolute()
     lake = check_initialised(folder)
@@ -73,7 +74,7 @@ def run_project(
 
 
 def _check_free(folder: Path) -> None:
-    """Raises StoreInUse if another process has the catalog open, which its database's lock file shows."""
+    """Raises StoreInUse if the lock file of the catalog's database shows that another process has it open."""
     owner = OverlayFiles().lock_owner(folder / "catalog" / "metastore" / "dbex.lck")
     if owner and owner != _own_java():
         raise StoreInUse(
@@ -83,7 +84,7 @@ def _check_free(folder: Path) -> None:
 
 
 def _own_java() -> int:
-    """The process id of our own Java, which keeps the catalog open after a run; 0 without Java."""
+    """Returns the process id of this process's Java, or 0 without Java. It keeps the catalog open after a run."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)
@@ -119,7 +120,7 @@ def _start(lake: Lake, master: str, conf: Mapping[str, str]) -> SparkSession:
 
 
 def _run_events(spark: SparkSession, folder: Path, full_refresh: bool) -> Iterator[str]:
-    """Runs the pipeline in this session; yields Spark's progress lines."""
+    """Runs the pipeline in the session `spark`. Yields Spark's progress lines."""
     try:
         from pyspark.pipelines import cli
         from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
@@ -142,7 +143,10 @@ def _run_events(spark: SparkSession, folder: Path, full_refresh: bool) -> Iterat
 
 @contextlib.contextmanager
 def _as_lake_errors(folder: Path, failures: Sequence[str]) -> Iterator[None]:
-    """Turns Spark's errors into one sentence: the source's own, if there is one. `failures` were reported before."""
+    """Turns Spark's errors into StoreInUse or LakeFailed with one sentence, if possible the data source's own.
+
+    `failures` are texts of errors that Spark reported during the run, before the exception.
+    """
     try:
         yield
     except PenstockError:
@@ -159,7 +163,7 @@ def _as_lake_errors(folder: Path, failures: Sequence[str]) -> Iterator[None]:
 
 
 def _sentence(texts: Sequence[str]) -> str:
-    """The sentence for the first error in Spark's texts."""
+    """Returns one sentence for the first error in Spark's texts, or "" if they are empty."""
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     for line in lines:
         if (found := _SOURCE_SENTENCE.search(line)) is not None:

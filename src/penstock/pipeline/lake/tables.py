@@ -1,4 +1,4 @@
-"""Queries behind the tables of a lake. The project's files call them in the session of a run. Needs pyspark."""
+"""The queries of a lake's tables. The files of a lake call these functions in the session of a run. Needs pyspark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.pipeline.lake.project import Lake, LakeTable
 from penstock.pipeline.options import Options
 from penstock.pipeline.source import known_columns
 
-# Only `select` chooses columns: under Connect `drop` resolves the table at once, and it may not exist yet.
+# Choose columns with `select`, never `drop`: under Connect `drop` resolves the table at once, before it may exist.
 _RAW: Final = "messages"
 _CORRUPT: Final = "_corrupt"
 _COLUMNS: Final = tuple(name for name in known_columns(Options()) if name != _CORRUPT)
@@ -21,7 +21,7 @@ _MILLISECONDS: Final = "unix_millis(store_timestamp) - unix_millis(born_timestam
 
 
 def messages(lake: Lake) -> DataFrame:
-    """All messages of user topics from the oldest on, with unreadable ones."""
+    """Returns a stream of all messages of user topics, from the oldest on. Includes rows for unreadable messages."""
     options = {
         "subscribePattern": _USER_TOPICS,
         "startingOffsets": "earliest",
@@ -36,7 +36,10 @@ def messages(lake: Lake) -> DataFrame:
 
 
 def decoded(topic: LakeTable) -> DataFrame:
-    """The readable and decodable messages of one topic, with their decoded bodies as `value`."""
+    """Returns a stream of one topic's readable messages. Unless `decode` is none, `value` replaces `body`.
+
+    `value` is the decoded body. Messages that cannot be decoded are left out.
+    """
     rows = SparkSession.active().readStream.table(_RAW).where(_of(topic))
     if topic.decode == "none":
         return rows.select(*_COLUMNS)
@@ -45,7 +48,7 @@ def decoded(topic: LakeTable) -> DataFrame:
 
 
 def bad_messages(lake: Lake) -> DataFrame:
-    """Messages that cannot be read or decoded, which only the raw table has otherwise."""
+    """Returns a stream of the messages that cannot be read or decoded, with the `reason`. No topic's table has them."""
     reason = f.col(_CORRUPT)
     for topic in lake.topics:
         if topic.decode != "none":
@@ -60,7 +63,7 @@ def _of(topic: LakeTable) -> Column:
 
 
 def _value(topic: LakeTable) -> Column:
-    """The decoded body, null if it cannot be decoded."""
+    """Returns the decoded body. Its value is null if the body cannot be decoded."""
     text = f.when(f.is_valid_utf8(f.col("body").cast("string")), f.col("body").cast("string"))
     if topic.decode == "text":
         return text
@@ -72,7 +75,7 @@ def _value(topic: LakeTable) -> Column:
 
 
 def usage() -> DataFrame:
-    """Messages and bytes of the log, by topic, queue and day (UTC)."""
+    """Returns the number of messages and their bytes in the log, by topic, broker, queue and day (UTC)."""
     rows = SparkSession.active().read.table(_RAW).where(f"{_CORRUPT} IS NULL")
     return rows.groupBy("topic", "broker", "queue_id", f.to_date("store_timestamp").alias("day")).agg(
         f.count("*").alias("messages"),
@@ -83,7 +86,10 @@ def usage() -> DataFrame:
 
 
 def latency() -> DataFrame:
-    """Time from the producer's clock to the store's, by topic and hour."""
+    """Returns percentiles of the time in ms from born timestamp to store timestamp, by topic and hour.
+
+    The times include any difference between the clocks of producer and broker.
+    """
     rows = SparkSession.active().read.table(_RAW).where(f"{_CORRUPT} IS NULL")
     shares = [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)]
     figures = [f.expr(f"percentile_approx({_MILLISECONDS}, {share})").alias(f"{name}_ms") for name, share in shares]
@@ -94,5 +100,5 @@ def latency() -> DataFrame:
 
 
 def consumer_lag(lake: Lake) -> DataFrame:
-    """The current lag of consumer groups."""
+    """Returns the current lag of all consumer groups."""
     return lag_frame(SparkSession.active(), lag(lake.job_input))

@@ -1,13 +1,15 @@
-"""Compares two stores, or a store and a cluster: messages that differ, have moved, or exist on one side only.
+"""Compares two sides, each a store or a cluster. Finds messages that differ, have moved, or exist on one side only.
 
-- by `place`: the message at each topic, queue and queue offset. A message without an equal there is then matched by its
-  unique key, or by its content: it may have moved.
-- by `key`: wherever the messages are, for stores whose offsets differ, such as after a replay.
-- by `bytes`: the logs byte by byte, as a master's and its slave's must be equal.
+There are three ways to compare:
 
-One worker reads a range of both sides and compares columns; only counts travel, and rows without an equal. That one
-side begins later (retention) is reported and is not a difference. That one ends sooner is reported, and is a difference
-unless the caller says otherwise.
+- by `place`: compares the messages at the same topic, queue and queue offset. A message without an equal there may have
+  moved, so it is then matched by its unique key or content.
+- by `key`: compares messages wherever they are. This is for stores whose offsets differ, such as after a replay.
+- by `bytes`: compares two logs byte by byte. The logs of a master and its slave must be equal.
+
+Each worker reads a range of both sides and compares columns. It returns only counts, and the rows without an equal. If
+one side begins later (by retention), the report says so, but this is no difference. If one side ends sooner, this is a
+difference, unless the caller sets `up_to_common_end`.
 """
 
 from penstock.pipeline.jobs.diff.log_bytes import LogDiff, diff_bytes, diff_bytes_here

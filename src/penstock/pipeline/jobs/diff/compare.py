@@ -1,12 +1,12 @@
 """Compares two sides: equality of messages, matching of leftovers, and a worker's task. Pure. Needs pyarrow.
 
-Exact equality covers everything that producer and broker recorded, except where and when the message was stored. Loose
-equality covers what the producer sent (unpacked body, flag, and properties without those that brokers and clients
-add), so that a replayed copy is equal.
+Exact equality compares everything that producer and broker recorded, except the place and time of storing. Loose
+equality compares only the data that the producer sent: unpacked body, flag, and properties without those that brokers
+and clients add. A replayed copy is therefore equal.
 
-A worker cuts the pages of both sides at common offsets, so that equal offsets align whatever the pages were. Columns
-that are equal as a whole are not compared row by row. Memory is a few pages. Messages without an equal at their
-position are then matched per topic: moved, different, or on one side only.
+A worker cuts the pages of both sides at common offsets, so that equal offsets align. If whole columns are equal, it does
+not compare rows. Its memory is a few pages. A leftover is a message without an equal at its position. Leftovers are
+matched per topic: they have moved, are different, or exist on one side only.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _BROKER_PROPERTIES: Final = frozenset(
 
 
 def columns(*, exact: bool) -> tuple[str, ...]:
-    """The message columns that are compared."""
+    """Returns the message columns that are compared."""
     return EXACT if exact else LOOSE
 
 
 def digests(batch: pa.RecordBatch, *, exact: bool) -> Iterator[tuple[str, bytes]]:
-    """Each row's unique key, or an empty text, and a digest of sixteen bytes that equal messages share."""
+    """Yields each row's unique key, or "", and a digest of 16 bytes. Equal messages have equal digests."""
     names = columns(exact=exact)
     for values in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
         row = dict(zip(names, values, strict=True))
@@ -83,7 +83,7 @@ def _digest(row: dict[str, Any], properties: dict[str, str], *, exact: bool) -> 
         try:
             body = inflate_body(body, row["sys_flag"])
         except BadRequest:
-            rest.append("packed")  # cannot be unpacked: equal only to a message of the same kind
+            rest.append("packed")  # cannot be unpacked: equal only to a message that cannot be unpacked either
     pairs = [text for pair in sorted(properties.items()) for text in pair]
     digest = blake2b(body, digest_size=16)
     for text in (str(len(pairs)), *pairs, *rest):
@@ -97,12 +97,15 @@ def _digest(row: dict[str, Any], properties: dict[str, str], *, exact: bool) -> 
 
 
 class Leftover(NamedTuple):
-    """A message without an equal at its position on the other side. An unreadable one has no digest, but a reason."""
+    """A message without an equal at its position on the other side.
+
+    If the message is unreadable, `digest` is empty and `what` has the reason.
+    """
 
     side: str
     """`a` or `b`."""
     edge: bool
-    """Whether only its side has messages there: then it counts only if it has moved."""
+    """Whether only this side has messages in that range. Such a message counts only if it has moved."""
     topic: str
     queue_id: int
     queue_offset: int
@@ -117,7 +120,7 @@ class Leftover(NamedTuple):
 
 Leftovers = list[Leftover]
 _Key = Callable[[Leftover], Hashable]
-"""What two messages must share to be a pair; None if the message cannot be paired."""
+"""A function that returns the value by which two messages are paired, or None if the message cannot be paired."""
 
 
 def _by_key_and_digest(row: Leftover) -> Hashable:
@@ -145,7 +148,10 @@ _MATCH_STEPS: tuple[tuple[_Key, str], ...] = (
 
 
 def pair_up(rows: Iterable[Leftover]) -> list[Difference]:
-    """The differences of one topic, by position. Pairs in memory: about 300 bytes per message."""
+    """Pairs the leftovers of one topic and returns the differences, sorted by position.
+
+    Works in memory, with about 300 bytes per message.
+    """
     ordered = sorted(rows, key=lambda row: row.position)
     a, b = [row for row in ordered if row.side == "a"], [row for row in ordered if row.side == "b"]
     found, a, b = _unreadable(a, b)
@@ -158,7 +164,10 @@ def pair_up(rows: Iterable[Leftover]) -> list[Difference]:
 
 
 def _unreadable(a: Leftovers, b: Leftovers) -> tuple[list[Difference], Leftovers, Leftovers]:
-    """Reports unreadable messages once, with the other side's message at their position."""
+    """Returns a difference for each position with an unreadable message, and the other leftovers of each side.
+
+    The difference also has the other side's message at that position.
+    """
     found: list[Difference] = []
     at_a, at_b = {row.position: row for row in a}, {row.position: row for row in b}
     reported: set[MessagePosition] = set()
@@ -209,7 +218,7 @@ def _difference(kind: str, a: Leftover | None, b: Leftover | None) -> Difference
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """A range of one queue, on both sides."""
+    """Queue offsets `start` to `stop` (exclusive) of one queue, on both sides."""
 
     key: QueueKey
     start: int
@@ -218,27 +227,27 @@ class QueueRange:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonTask:
-    """What one worker compares; None if a side has nothing there. Pickled."""
+    """The ranges that one worker compares. `a` or `b` is None if that side has no messages there. Spark pickles it."""
 
     ranges: tuple[QueueRange, ...]
     a: ReadTask | None
     b: ReadTask | None
     exact: bool
     edge: bool = False
-    """Whether only one side has messages there: they are read only to find moved messages."""
+    """Whether only one side has messages in the ranges. They are then read only to find moved messages."""
 
 
 class QueueComparison(NamedTuple):
-    """The outcome for one range of a queue."""
+    """The outcome for one range of a queue: the number of equal messages, and whether any message differs."""
 
     range_index: int
-    """Its number in the task."""
+    """The position of the range in the task's `ranges`."""
     same: int
     differs: bool
 
 
 class _Part(NamedTuple):
-    """Messages of one range in ascending order; empty if there are only flaws."""
+    """Messages of one range with ascending offsets, and flaws. `batch` is empty if there are only flaws."""
 
     range_index: int
     batch: pa.RecordBatch
@@ -249,7 +258,7 @@ class _Part(NamedTuple):
         return int(self.batch.column("queue_offset")[-1].as_py())
 
     def split(self, last: int) -> tuple[_Part, _Part | None]:
-        """The parts up to an offset, and after it."""
+        """Returns the part up to the offset `last` (inclusive), and the part after it, or None if that is empty."""
         count = int(np.searchsorted(self.batch.column("queue_offset").to_numpy(), last, "right"))
         rest = self.batch.slice(count)
         return self._replace(batch=self.batch.slice(0, count)), (
@@ -258,7 +267,7 @@ class _Part(NamedTuple):
 
 
 def outcomes(task: ComparisonTask) -> list[QueueComparison]:
-    """The outcome for each range."""
+    """Compares the ranges of a task. Returns the outcome for each range, in order."""
     same = [0] * len(task.ranges)
     differs = [False] * len(task.ranges)
     for a, b in _aligned_parts(task):
@@ -272,7 +281,7 @@ def outcomes(task: ComparisonTask) -> list[QueueComparison]:
 
 
 def leftovers(task: ComparisonTask) -> Iterator[Leftover]:
-    """Messages without an equal at the same position on the other side, and unreadable ones."""
+    """Yields the messages without an equal at the same position on the other side, and the unreadable messages."""
     for a, b in _aligned_parts(task):
         _, rest_a, rest_b = _unmatched(a, b, exact=task.exact)
         for side, part, rows in (("a", a, rest_a), ("b", b, rest_b)):
@@ -290,7 +299,7 @@ _Row = tuple[int, str, bytes]
 
 
 def _unmatched(a: _Part | None, b: _Part | None, *, exact: bool) -> tuple[int, list[_Row], list[_Row]]:
-    """The number of equal messages at equal positions, and the others of each side."""
+    """Returns the number of equal messages at equal positions, and the other messages of side a and of side b."""
     if a is not None and b is not None:
         names = ["queue_offset", *columns(exact=exact)]
         if a.batch.num_rows == b.batch.num_rows and a.batch.select(names).equals(b.batch.select(names)):
@@ -313,7 +322,7 @@ def _rows(part: _Part | None, *, exact: bool) -> list[_Row]:
 
 
 def _aligned_parts(task: ComparisonTask) -> Iterator[tuple[_Part | None, _Part | None]]:
-    """Parts of both sides that cover the same offsets; None if a side has no messages there."""
+    """Yields parts of both sides that cover the same offsets. A part is None if its side has no messages there."""
     names = [*POSITION, *columns(exact=task.exact)]
     numbers = {each.key: number for number, each in enumerate(task.ranges)}
     parts_a = _parts(task.a, names, numbers)
@@ -335,7 +344,7 @@ def _aligned_parts(task: ComparisonTask) -> Iterator[tuple[_Part | None, _Part |
 
 
 def _parts(task: ReadTask | None, names: Sequence[str], numbers: dict[QueueKey, int]) -> Iterator[_Part]:
-    """A task's pages, split by queue."""
+    """Yields a task's pages, split by queue. `numbers` has the number of each queue's range."""
     for page in task.pages(names) if task is not None else ():
         flaws: dict[int, tuple[Flaw, ...]] = {}
         for flaw in page.flaws:

@@ -1,7 +1,7 @@
-"""Compares two logs byte by byte: a master's and its slave's must be equal wherever both exist.
+"""Compares two logs byte by byte. The logs of a master and its slave must be equal where both exist.
 
 Each worker compares a range of both logs in memory and returns the ranges that differ. The report shows the messages at
-the first of them.
+the first differing ranges.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _BLOCK: Final = 1 << 20
 _MERGE_DISTANCE: Final = 4096
 """Differences closer than this are merged into one range."""
 _MAX_RANGES: Final = 1000
-"""Per piece; the last range then extends to the piece's last difference."""
+"""The maximum ranges per task. If there are more, the last range extends to the task's last difference."""
 _POSITION: Final = ("topic", "queue_id", "queue_offset", "physical_offset", "store_size")
 
 
 class DifferingRange(msgspec.Struct, frozen=True):
-    """Positions `start` to `stop` (exclusive), of which `count` bytes differ."""
+    """Physical offsets `start` to `stop` (exclusive), in which `count` bytes differ."""
 
     start: int
     stop: int
     count: int
     missing: str = ""
-    """`a` or `b` if that side has no file."""
+    """`a` or `b` if that side has no file for the range; otherwise empty."""
 
 
 class LogMessage(msgspec.Struct, frozen=True):
-    """The message of one side that covers the first byte of a range."""
+    """The message of one side whose record covers the first byte of a differing range."""
 
     topic: str
     queue_id: int
@@ -54,7 +54,7 @@ class LogMessage(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A range that differs, and the messages at its start; None if a side has no valid record there."""
+    """A range that differs, and each side's message at its start, or None if that side has no valid record there."""
 
     where: DifferingRange
     a: LogMessage | None
@@ -62,7 +62,7 @@ class Example(msgspec.Struct, frozen=True):
 
 
 class LogDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """The result. A side's range is its first byte and its end."""
+    """The result of a diff by bytes. `a_range` and `b_range` are each log's minimum offset and end."""
 
     a: str
     b: str
@@ -71,14 +71,14 @@ class LogDiff(msgspec.Struct, frozen=True, kw_only=True):
     up_to_common_end: bool
     compared: int
     differing: int
-    """Bytes."""
+    """The number of bytes that differ."""
     first: int | None
-    """The first position that differs, None if the logs are equal."""
+    """The first physical offset that differs, or None if the compared bytes are equal."""
     examples: list[Example]
 
     @property
     def behind(self) -> int:
-        """How many bytes sooner the second log ends; negative if the first does."""
+        """The bytes by which log b ends before log a; negative if log a ends first."""
         return self.a_range[1] - self.b_range[1]
 
     @property
@@ -87,7 +87,7 @@ class LogDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diff_bytes(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> LogDiff:
-    """Compares on Spark. Raises BadSettings, BadStore."""
+    """Compares the logs on Spark. Reports up to `examples` differing ranges. Raises BadSettings or BadStore."""
     with _Logs(sides) as logs:
         decode = msgspec.msgpack.Decoder(list[DifferingRange]).decode
         found = [each for answer in gather(spark, logs.pieces, _differing_ranges_packed) for each in decode(answer)]
@@ -95,13 +95,13 @@ def diff_bytes(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> L
 
 
 def diff_bytes_here(sides: Sides, examples: int = EXAMPLES) -> LogDiff:
-    """Compares in this process, without Spark."""
+    """Compares the logs in this process, without Spark. Otherwise like `diff_bytes`."""
     with _Logs(sides) as logs:
         return logs.report([each for piece in logs.pieces for each in differing_ranges(*piece)], examples)
 
 
 def differing_ranges(a: LogTask, b: LogTask) -> list[DifferingRange]:
-    """The differing parts of the same range of two logs."""
+    """Returns the differing ranges of two logs. The tasks must have the same range."""
     found: list[DifferingRange] = []
     with closing(a.files.log()) as log_a, closing(b.files.log()) as log_b:
         at = a.start
@@ -133,7 +133,7 @@ def _bytes(file: MappedFile, start: int, stop: int) -> np.ndarray[tuple[int], np
 
 
 def _add(found: list[DifferingRange], more: Sequence[DifferingRange]) -> None:
-    """Appends ranges; merges those that touch, or exceed the limit."""
+    """Appends the ranges of `more` to `found`. Merges ranges that are close, or exceed `_MAX_RANGES`."""
     for each in more:
         last = found[-1] if found else None
         near = last is not None and last.missing == each.missing and each.start - last.stop <= _MERGE_DISTANCE
@@ -148,7 +148,7 @@ def _differing_ranges_packed(piece: tuple[LogTask, LogTask]) -> bytes:
 
 
 class _Logs:
-    """Two logs, split into pieces at the same positions."""
+    """Two open logs. `pieces` are pairs of tasks that read the same range of both logs."""
 
     def __init__(self, sides: Sides) -> None:
         sides.check()
@@ -209,7 +209,7 @@ class _Logs:
 
 
 def _at(task: LogTask, position: int) -> LogMessage | None:
-    """The message whose record covers a position, found by scanning its file from the start."""
+    """Returns the message whose record covers a position, or None. Scans the log file from its start."""
     files = task.files
     first = max(position - position % files.log_file_size, files.log_min)
     for page in LogTask(files, first, position + 1, False).pages(_POSITION):

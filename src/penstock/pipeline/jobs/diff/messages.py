@@ -51,7 +51,7 @@ _BATCH_ROWS: Final = 10_000
 
 
 def diff(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> Diff:
-    """Compares on Spark. Raises BadSettings, BadStore, Unreachable."""
+    """Compares the sides on Spark. Reports up to `examples` differences. Raises BadSettings, BadStore or Unreachable."""
     with Comparison(sides) as comparison:
         same, differing = _compare_all(spark, comparison)
         if not differing:
@@ -82,14 +82,17 @@ def diff(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> Diff:
 
 
 def diff_frame(spark: SparkSession, sides: Sides) -> DataFrame:
-    """One row per difference, up to the common end. Raises BadSettings, BadStore, Unreachable."""
+    """Returns a DataFrame with one row per difference. By place, compares only up to the common end.
+
+    Raises BadSettings, BadStore or Unreachable.
+    """
     with Comparison(sides) as comparison:
         _, differing = _compare_all(spark, comparison)
         return _frame(spark, comparison.recheck_tasks(differing) if differing else [])
 
 
 def diff_here(sides: Sides, examples: int = EXAMPLES) -> Diff:
-    """Compares in this process, without Spark. Holds the differences in memory."""
+    """Compares the sides in this process, without Spark. Holds all differences in memory. Otherwise like `diff`."""
     with Comparison(sides) as comparison:
         tasks = comparison.tasks()
         same, differing = _sum_outcomes(tasks, map(outcomes, tasks))
@@ -102,7 +105,7 @@ def diff_here(sides: Sides, examples: int = EXAMPLES) -> Diff:
 
 
 def _display_order(each: Difference) -> tuple[Any, ...]:
-    """Sorts by the first side's position; messages of the second side only come last."""
+    """Returns a sort key: topic, then position on side a. Messages that only side b has come last."""
     a, b = each.a or MessagePosition(-1, -1), each.b or MessagePosition(-1, -1)
     return each.topic, each.a is None, a, b
 
@@ -111,7 +114,7 @@ def _display_order(each: Difference) -> tuple[Any, ...]:
 
 
 def _compare_all(spark: SparkSession, comparison: Comparison) -> tuple[Counter[QueueKey], list[QueueRange]]:
-    """The number of equal messages of each queue, and the ranges that differ."""
+    """Returns the number of equal messages of each queue, and the ranges that differ."""
     tasks = comparison.tasks()
     decode = msgspec.msgpack.Decoder(list[QueueComparison]).decode
     return _sum_outcomes(tasks, (decode(answer) for answer in gather(spark, tasks, _outcomes_of)))

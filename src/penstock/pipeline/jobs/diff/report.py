@@ -1,4 +1,4 @@
-"""The result of a diff by messages. Values only."""
+"""The result of a diff by place or by key. Plain values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS: Final = (DIFFERENT, ONLY_A, ONLY_B, MOVED, UNREADABLE_A, UNREADABLE_B)
 
 
 class QueueKey(NamedTuple):
-    """A queue on either side."""
+    """A queue's key, the same on both sides."""
 
     topic: str
     queue_id: int
@@ -30,7 +30,7 @@ class MessagePosition(msgspec.Struct, frozen=True, order=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A message without an equal at its position, and its position on each side, None if it is missing there."""
+    """A message without an equal at its position. `a` and `b` are its positions, or None if that side lacks it."""
 
     kind: str
     topic: str
@@ -38,25 +38,25 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     b: MessagePosition | None = None
     unique_key: str = ""
     what: str = ""
-    """Why it cannot be read; empty otherwise."""
+    """The reason why the message cannot be read; empty if it can be read."""
 
     @property
     def queue_id(self) -> int:
-        """The queue that it counts for: the first side's, if the message exists there."""
+        """The queue for which the difference counts: the queue on side a or, if side a lacks the message, on side b."""
         position = self.a or self.b
         assert position is not None, "a message is somewhere"
         return position.queue_id
 
     @property
     def order(self) -> tuple[str, MessagePosition, str]:
-        """Sort key: by position."""
+        """The sort key: topic, position, kind."""
         position = self.a or self.b
         assert position is not None, "a message is somewhere"
         return self.topic, position, self.kind
 
 
 class QueueDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue on both sides. A range is the first offset and the one that the next message gets."""
+    """The result for one queue. `a` and `b` are the queue's minimum and maximum offset on each side, or None."""
 
     topic: str
     queue_id: int
@@ -67,23 +67,23 @@ class QueueDiff(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def begins_later(self) -> int:
-        """How many messages later the second side begins than the first; negative if the first does."""
+        """The number of messages by which side b begins later than side a; negative if side a begins later."""
         return self.b[0] - self.a[0] if self.a and self.b else 0
 
     @property
     def behind(self) -> int:
-        """How many messages sooner the second side ends than the first; negative if the first does."""
+        """The number of messages by which side b ends before side a; negative if side a ends first."""
         return self.a[1] - self.b[1] if self.a and self.b else 0
 
     @property
     def one_sided(self) -> bool:
-        """Whether only one side has the queue, with messages in it."""
+        """Whether only one side has the queue, and the queue has messages."""
         only = self.a if self.b is None else self.b if self.a is None else None
         return only is not None and only[1] > only[0]
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """The result. `examples` are the first differences by position."""
+    """The result of a diff. `examples` are the first differences by position."""
 
     a: str
     b: str

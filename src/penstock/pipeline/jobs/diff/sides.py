@@ -1,4 +1,4 @@
-"""The two sides of a diff, opened, and split into tasks. Runs on the driver. Not thread-safe."""
+"""Opens the two sides of a diff and splits their queues into tasks. Runs on the driver. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ Bounds = tuple[int, int]
 
 
 class Sides(msgspec.Struct, frozen=True, kw_only=True):
-    """What to compare. A side is one store, or a cluster."""
+    """The two sides of a diff, and the way to compare them. A side is one store or one cluster."""
 
     a: JobInput
     b: JobInput
     by: str = "place"
     topics: tuple[str, ...] = ()
-    """Only these topics; all if empty. Not for `bytes`, which compares whole logs."""
+    """The topics to compare. If empty, all topics. Must be empty for `bytes`, which compares whole logs."""
     broker: str = ""
-    """Which broker of a cluster that has several."""
+    """The name of the broker to compare, if a cluster has several."""
     up_to_common_end: bool = False
-    """Whether sides are equal even if one ends sooner."""
+    """Whether the sides count as equal even if one side ends sooner."""
 
     def check(self) -> None:
-        """Raises BadSettings."""
+        """Raises BadSettings for an invalid or contradictory comparison."""
         if self.by not in WAYS:
             raise BadSettings(f"--by '{self.by}': it must be one of {', '.join(WAYS)}")
         for side in (self.a, self.b):
@@ -52,7 +52,7 @@ class Sides(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenSide:
-    """One side: its queues by topic and id."""
+    """One open side, with its queues by topic and queue id."""
 
     def __init__(self, job_input: JobInput, sides: Sides) -> None:
         options: Options = job_input.options(subscribe_pattern=re.compile(".*"))
@@ -88,7 +88,7 @@ class OpenSide:
         return self.source.size(self.queues[key], start, stop)
 
     def task(self, ranges: Iterable[QueueRange]) -> ReadTask | None:
-        """The task that reads the existing parts of these ranges; None if there are none."""
+        """Returns the task that reads the parts of `ranges` that exist on this side, or None if no part exists."""
         spans = []
         for span in ranges:
             low, high = self.bounds(span.key) or (0, 0)
@@ -99,7 +99,7 @@ class OpenSide:
 
 
 class Comparison:
-    """Both sides, open."""
+    """Both sides of a diff, open until `close`. The constructor raises BadSettings, BadStore or Unreachable."""
 
     def __init__(self, sides: Sides) -> None:
         sides.check()
@@ -132,7 +132,7 @@ class Comparison:
         self.b.source.close()
 
     def tasks(self) -> list[ComparisonTask]:
-        """The tasks: by place, where both sides have messages; by key, everything."""
+        """Returns the tasks of the diff. By place, they cover the offsets that both sides have. By key, all offsets."""
         return self._tasks(self._ranges())
 
     def _ranges(self) -> list[QueueRange]:
@@ -146,7 +146,11 @@ class Comparison:
         return ranges
 
     def recheck_tasks(self, differing: Sequence[QueueRange]) -> list[ComparisonTask]:
-        """Tasks for the ranges that differ, and for the rest of their topics, where messages may have moved to."""
+        """Returns tasks for the ranges that differ.
+
+        By place, adds tasks for those offsets of the same topics that only one side has, because messages may have
+        moved there.
+        """
         tasks = self._tasks(differing)
         if self.sides.by == "key":
             return tasks
@@ -186,7 +190,7 @@ class Comparison:
 
 
 def _without_repeats(spans: Sequence[OffsetRange]) -> list[tuple[QueueRange, ...]]:
-    """Groups the ranges of a task so that no queue occurs twice in a group."""
+    """Splits the ranges of a task into groups, so that no queue occurs twice in a group."""
     groups: list[dict[QueueKey, QueueRange]] = [{}]
     for span in spans:
         key = QueueKey(span.queue.topic, span.queue.queue_id)

@@ -1,8 +1,8 @@
 """The export job: runs the stream or the single batch, and sums up the batch log. Needs pyspark.
 
-A micro-batch is decoded, staged with Spark, noted in the batch log, moved and committed. It is pickled: if it runs in
-another process, only the batch log comes back. Bodies are decoded on Spark's workers into the column `value`;
-`_reason` says why a body has none.
+`ExportBatch` decodes a micro-batch, stages its files with Spark, writes its entry in the batch log, moves the files and
+commits them. Spark may pickle it and run it in another process; results then come back only through the batch log.
+Workers decode bodies into the column `value`. The column `_reason` says why a body could not be decoded.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _MISFIT: Final = "_misfit"
 
 
 def with_value(frame: DataFrame, decode: Decode | None, *, nested: bool = False) -> DataFrame:
-    """The rows with `_reason`, and with `value` if bodies are decoded.
+    """Returns the rows with a column `_reason` and, unless `decode` is None, a column `value`.
 
-    JSON without a schema becomes text, or nested values if the target supports them. Raises BadSettings.
+    JSON without a schema becomes text or, if `nested` is true, a nested value. Raises BadSettings.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_type
@@ -78,7 +78,10 @@ def with_value(frame: DataFrame, decode: Decode | None, *, nested: bool = False)
 
 
 def json_columns(decode: Decode) -> StructType:
-    """The columns of JSON values, from DDL (`id bigint, name string`) or from the JSON of a Spark schema."""
+    """Returns the columns of JSON values. The schema is DDL (`id bigint, name string`) or a Spark schema's JSON.
+
+    Raises BadSettings.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -99,11 +102,11 @@ def json_columns(decode: Decode) -> StructType:
 ONCE: Final = "once"
 _MICROS: Final = "spark.sql.parquet.outputTimestampType"
 _DAY: Final = "date_from_unix_date(cast(floor(unix_millis(store_timestamp) / 86400000) as int))"
-"""The store date in UTC, whatever the session's time zone."""
+"""The SQL expression of the store date in UTC, whatever the session's time zone."""
 
 
 class ExportBatch:
-    """Exports micro-batches, one call each."""
+    """A function that exports one micro-batch per call."""
 
     def __init__(self, spec: Export) -> None:
         self._spec = spec
@@ -128,7 +131,7 @@ class ExportBatch:
             batch_log.write(number, batch.as_done())
 
     def publish(self, folder: ExportFolder, batch: ExportedBatch) -> None:
-        """Moves and commits the staged files. Idempotent."""
+        """Moves the staged files of a batch to their targets, and commits them to its table. Idempotent."""
         move(folder.root, batch.files)
         if self._spec.format == "delta":
             commit_delta(folder.root, batch)
@@ -181,7 +184,7 @@ class ExportBatch:
         )
 
     def _rows(self, frame: DataFrame) -> DataFrame:
-        """The rows with `date`, `value` and `_reason`."""
+        """Returns the rows with the columns `date`, `_reason` and, if bodies are decoded, `value`."""
         decode: Decode | None = self._spec.decode
         return with_value(frame, decode, nested=self._spec.format == "json").selectExpr("*", f"{_DAY} as date")
 
@@ -201,7 +204,7 @@ class ExportBatch:
 
 @contextmanager
 def _in_micros(spark: SparkSession) -> Iterator[None]:
-    """Writes timestamps as microseconds, which every Parquet reader supports; Spark's default is older."""
+    """Makes Spark write Parquet timestamps in microseconds during the block. Not every reader supports its default."""
     before = spark.conf.get(_MICROS, None)
     spark.conf.set(_MICROS, "TIMESTAMP_MICROS")
     try:
@@ -214,23 +217,26 @@ def _in_micros(spark: SparkSession) -> Iterator[None]:
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run added to an export."""
+    """The rows and files that one run added to an export."""
 
     to: str
     rows: int
     undecoded: int
-    """In quarantine: their body cannot be decoded."""
+    """The number of messages in quarantine because their body could not be decoded."""
     unread: int
-    """In quarantine: they could not be read."""
+    """The number of messages in quarantine because they could not be read."""
     batches: int
     files: int
     by_topic: dict[str, int]
     all_rows: int
-    """Rows of all runs so far."""
+    """The number of rows of all runs so far."""
 
 
 def export(spark: SparkSession, spec: Export, job_input: JobInput) -> Exported:
-    """Exports the new messages since the last run. Raises BadSettings, BadStore, Unreachable, DataLost and others."""
+    """Exports the messages since the last run.
+
+    Raises BadSettings, BadStore, StoreInUse, StoreFailed, Unreachable, MissingPackage, or PenstockError if Spark fails.
+    """
     spec.check()
     job_input.check()
     if spec.format == "delta":

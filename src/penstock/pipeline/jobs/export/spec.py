@@ -1,13 +1,13 @@
-"""What to export and where to, the export's folder, and the files of its micro-batches.
+"""The spec of an export, its folder, and the files of its micro-batches.
 
     <to>/topic=orders/date=2026-11-16/batch-00000001-00000.parquet    the data, in the export's format
     <to>/_bad/topic=orders/...                                        quarantine, with `reason`
     <to>/_penstock/export.json                                        the spec, which a later run must repeat
     <to>/_penstock/{lock,checkpoint,batches,staged}                   the progress
 
-One process at a time, by the lock. Lake readers ignore names that begin with an underscore. A file's target follows
-from the batch and the folder, so a retry finds what the first attempt moved. Moving is idempotent and never overwrites;
-only footers are read, and the lines of JSON files, to count rows.
+The lock admits one process at a time. Readers of Parquet and table folders ignore names that begin with an underscore.
+A file's target depends only on the batch and the folder, so a retry finds the files that the first attempt moved.
+Moving is idempotent. To count rows, the export reads only the footers of Parquet files, and the lines of JSON files.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ BAD: Final = "_bad"
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
-    """The spec of an export. Times are store times in epoch milliseconds, the end exclusive."""
+    """The spec of an export. `since_ms` and `until_ms` (exclusive) limit the store time, in epoch milliseconds."""
 
     to: str
     format: str = "parquet"
     topics: tuple[str, ...] = ()
-    """Empty: every topic except the broker's own."""
+    """The topics to export. If empty, every topic except the broker's own."""
     since_ms: int | None = None
     until_ms: int | None = None
     decode: Decode | None = None
     once: bool = False
-    """Exports the current messages once, instead of resuming where the last run ended."""
+    """Whether to export the current messages once, without a checkpoint for later runs."""
     allow_loss: bool = False
-    """Continues if messages were deleted before they were exported."""
+    """Whether to continue if messages were deleted before they were exported."""
     catalog: str = ""
-    """Iceberg: a catalog from pyiceberg's configuration; by default one in the folder."""
+    """For Iceberg, a catalog from pyiceberg's configuration. The default is a catalog in the export's folder."""
     table: str = "penstock.messages"
-    """Iceberg: the table's name in its catalog."""
+    """For Iceberg, the table's name in its catalog."""
 
     def check(self) -> None:
-        """Raises BadSettings."""
+        """Raises BadSettings for an invalid or contradictory spec, or a folder that cannot hold an export."""
         if self.format not in FORMATS:
             raise BadSettings(f"--format '{self.format}': it must be one of {', '.join(FORMATS)}")
         if "://" in self.to:
@@ -97,7 +97,10 @@ class ExportFolder:
 
     @contextmanager
     def owned(self, spec: Export) -> Iterator[None]:
-        """Locks the folder, and stores or compares the spec. Raises BadSettings, StoreInUse, StoreFailed."""
+        """Locks the folder during the block. Writes the spec, or compares it with the spec of the first run.
+
+        Raises StoreFailed, StoreInUse if another run has the lock, and BadSettings if the specs differ.
+        """
         files = Files()
         self.check()
         with locked_folder(self.own, "another export into this folder is running; wait for it"):
@@ -112,7 +115,7 @@ class ExportFolder:
             yield
 
     def spec(self) -> Export:
-        """The spec of the export in this folder. Raises BadSettings without an export."""
+        """Returns the spec of the export in this folder. Raises BadSettings if there is no export."""
         spec = read_checksummed(Files(), self._spec_path, Export)
         if spec is None:
             raise BadSettings(
@@ -123,7 +126,7 @@ class ExportFolder:
 
 
 def _difference(before: Export, now: Export) -> str:
-    """The first option that differs and must not; empty if the specs match."""
+    """Returns the first option that must be equal and is not, or "" if the specs match."""
     for name in ("format", "topics", "since_ms", "until_ms", "decode", "once", "catalog", "table"):
         if getattr(before, name) != getattr(now, name):
             return f"--{name.removesuffix('_ms').removesuffix('s' if name == 'topics' else '')}"
@@ -137,7 +140,7 @@ _CHUNK: Final = 1 << 20
 
 
 class ExportFile(msgspec.Struct, frozen=True):
-    """One file of an export; paths are relative to its folder."""
+    """One file of an export. `staged` and `path`, its target, are relative to the export's folder."""
 
     staged: str
     path: str
@@ -150,7 +153,7 @@ class ExportFile(msgspec.Struct, frozen=True):
 
 
 class ExportedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A micro-batch in the batch log. Its fields are the format on disk."""
+    """The batch log's entry for a micro-batch. Its fields are the format on disk."""
 
     number: int
     query: str
@@ -159,7 +162,7 @@ class ExportedBatch(msgspec.Struct, frozen=True, kw_only=True):
     undecoded: int
     unread: int
     done: bool = False
-    """Moved and committed."""
+    """Whether the files are moved and committed."""
 
     @property
     def good(self) -> list[ExportFile]:
@@ -170,7 +173,7 @@ class ExportedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def staged_files(root: Path, staged: Path, number: int, suffix: str, *, is_bad: bool) -> Iterator[ExportFile]:
-    """The files that Spark wrote into a staged folder, with their targets. Syncs them."""
+    """Yields the files that Spark wrote into the folder `staged`, with their targets. Syncs them to disk."""
     counts: dict[Path, int] = {}
     for path in sorted(staged.rglob(f"part-*{suffix}")):
         folder = path.parent.relative_to(staged)
@@ -208,7 +211,7 @@ def _sync(path: Path) -> None:
 
 
 def move(root: Path, files: Sequence[ExportFile]) -> None:
-    """Moves files to their targets. Idempotent. Raises BadStore if a file is in neither place."""
+    """Moves staged files to their targets. Idempotent. Raises BadStore if a file is in neither place."""
     disk = Files()
     folders = set()
     for file in files:
@@ -224,5 +227,5 @@ def move(root: Path, files: Sequence[ExportFile]) -> None:
 
 
 def clear(staged: Path) -> None:
-    """Removes the rest of a staged batch: Spark's marker files, and empty folders."""
+    """Removes a staged batch's folder. After `move`, it has only Spark's marker files and empty folders."""
     shutil.rmtree(staged, ignore_errors=True)

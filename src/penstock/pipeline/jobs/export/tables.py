@@ -1,10 +1,12 @@
 """Commits the files of a micro-batch to a Delta or an Iceberg table, exactly once. Needs deltalake or pyiceberg.
 
-Delta: the commit carries an application transaction, with the query as its id and the batch as its version. Batches
-come in order, so a batch whose version is not newer is already in the table. Only the table's log is written.
+Delta: a commit has an application transaction, with the query as its id and the batch number as its version. Batches
+come in order, so the table already has a batch if the version in the table is not lower. The commit writes only the
+table's log, not the data files.
 
-Iceberg: the last batch's number is a table property, set in the transaction that adds the files. Without a user's
-catalog, a SQLite one lies in the export's folder. Iceberg stores absolute paths, so that folder must not be moved.
+Iceberg: a table property has the last batch's number. The transaction that adds the files sets it. Unless the user
+names a catalog, a SQLite catalog is created in the export's folder. Iceberg stores absolute paths, so the folder must
+not be moved.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def commit_delta(root: Path, batch: ExportedBatch) -> None:
-    """Idempotent: does nothing if the batch is in the table. Raises MissingPackage."""
+    """Commits a batch's files to the Delta table, unless the table has the batch. Idempotent. Raises MissingPackage."""
     check_delta()
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -82,7 +84,7 @@ def check_delta() -> None:
 
 
 def commit_iceberg(spec: Export, batch: ExportedBatch) -> None:
-    """Idempotent: does nothing if the batch is in the table. Raises BadSettings."""
+    """Commits a batch's files to the Iceberg table, unless the table has the batch. Idempotent. Raises BadSettings."""
     if not batch.good:
         return
     root = ExportFolder(spec.to).root
@@ -97,7 +99,7 @@ def commit_iceberg(spec: Export, batch: ExportedBatch) -> None:
 
 
 def open_catalog(spec: Export) -> Catalog:
-    """The user's catalog, or the one in the folder. Raises BadSettings."""
+    """Opens the user's catalog, or the catalog in the export's folder. Raises BadSettings."""
     from pyiceberg.catalog import load_catalog
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.exceptions import NotInstalledError, RESTError

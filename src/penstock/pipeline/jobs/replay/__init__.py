@@ -1,8 +1,8 @@
 """Replays messages into topics: from an export, a store, a cluster, files, a dead-letter queue, or any DataFrame.
 
-A replay resumes where its last run ended, by a checkpoint under its name. A store gets each micro-batch completely and
-exactly once. A cluster gets it at least once: after a kill within a micro-batch, the next run sends that batch again,
-with the same unique keys.
+A replay has a name. A checkpoint under this name lets it resume at the end of its last run. A store gets each
+micro-batch completely and exactly once. A cluster gets each micro-batch at least once: if a run is killed within a
+micro-batch, the next run sends that batch again, with the same unique keys.
 """
 
 from penstock.pipeline.jobs.replay.batch import Mapping, Target

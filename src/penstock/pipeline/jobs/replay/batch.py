@@ -1,15 +1,15 @@
-"""Replays one micro-batch: select rows, map them to messages, store or send them, log the batch. Needs pyspark.
+"""Replays one micro-batch: selects rows, maps them to messages, stores or sends them, logs the batch. Needs pyspark.
 
-The progress of a replay lies in a folder:
+A replay keeps its progress in a folder:
 
-    <store>/penstock/replay/<name>/                  of a replay into a store
-    ~/.local/state/penstock/replay/<name>/           of one into a cluster, unless the caller names a folder
+    <store>/penstock/replay/<name>/                  for a replay into a store
+    ~/.local/state/penstock/replay/<name>/           for a replay into a cluster, unless the caller names a folder
         replay.json, lock, checkpoint/, batches/     its identity, its lock, and its progress
         aside/                                       rows that could not be sent, with the reason
 
-Removing the folder starts the replay again from the first message. `ReplayBatch` is pickled: if it runs in another
-process, only the batch log comes back. A batch in the log was stored or sent; another one may have been, if a run was
-killed at that moment: a store recognises it by its write id, and a cluster gets it again.
+If a user removes the folder, the replay starts again from the first message. Spark may pickle `ReplayBatch` and run it
+in another process; results then come back only through the batch log. Every batch in the batch log is stored or sent.
+If a run was killed, one more batch may be. A store recognises that batch by its write id; a cluster gets it again.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     store: str = ""
     namesrv: str = ""
     config: str = ""
-    """The store's broker.conf."""
+    """The path of the store's broker.conf."""
     access_key: str = ""
     secret_key: str = ""
 
     def check(self) -> None:
-        """Raises BadSettings, BadStore, StoreInUse."""
+        """Checks that the target can be written to. Raises BadSettings, BadStore or StoreInUse."""
         if bool(self.store) == bool(self.namesrv):
             raise BadSettings("give either --to-store DIR or --to-namesrv HOST:PORT")
         if self.store:
@@ -76,7 +76,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             ClusterTarget.of(self.options())
 
     def options(self) -> Options:
-        """The sink's options."""
+        """Returns the options for the sink."""
         return Options(
             path=(str(Path(self.store).absolute()),) if self.store else (),
             namesrv=self.namesrv,
@@ -88,11 +88,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The target's name, for messages and for derived names."""
+        """The target's path or address, for messages and for the default name of a replay."""
         return str(Path(self.store).absolute()) if self.store else self.namesrv
 
     def progress(self, name: str, folder: str = "") -> Path:
-        """The folder of a replay. Raises BadSettings for a name that is not a valid folder name."""
+        """Returns the folder of the replay `name`, in `folder` if that is given. Raises BadSettings for a bad name."""
         if not _NAME.fullmatch(name) or name in (".", ".."):
             raise BadSettings(f"--name '{name}': letters, digits, '.', '_' and '-' are allowed")
         if folder:
@@ -106,7 +106,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 # -- mapping ---------------------------------------------------------------------------------------------------------
 
 REASON: Final = "_why"
-"""Why a row cannot be sent; null if it can."""
+"""The column that says why a row cannot be sent. It is null if the row can be sent."""
 _MESSAGE_COLUMNS: Final = ("topic", "body", "tags", "keys", "properties", "queue_id", "delay_level")
 _BROKER_PROPERTIES: Final = (
     CLUSTER, DELAY, MAX_RECONSUME_TIMES, PGROUP, REAL_QID, REAL_TOPIC, RECONSUME_TIME, RETRY_TOPIC, TRAN_MSG,
@@ -116,21 +116,24 @@ _POSITION_COLUMNS: Final = ("broker", "topic", "queue_id", "queue_offset")
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows to replay, and how to map them. Times are store times in epoch milliseconds."""
+    """The rows to replay, and their mapping to messages.
+
+    `since_ms` and `until_ms` (exclusive) limit the store time, in epoch milliseconds.
+    """
 
     to_topic: str = ""
-    """Empty: the row's topic, or the original topic of a dead letter."""
+    """The topic of all messages. If empty, the row's topic, or the original topic of a dead letter."""
     where: str = ""
     """A Spark SQL condition over the columns of the source."""
     maps: tuple[str, ...] = ()
-    """`column=expression`, in Spark SQL over the columns of the source."""
+    """Texts `column=expression`. The expression is Spark SQL over the columns of the source."""
     keys: tuple[str, ...] = ()
-    """One of these, as a key or as the unique key."""
+    """A row is replayed if it has one of these as a key or as the unique key. If empty, every row is."""
     since_ms: int | None = None
     until_ms: int | None = None
 
     def check(self) -> None:
-        """Raises BadSettings."""
+        """Raises BadSettings for an invalid map, topic or time range."""
         self.columns()
         if self.to_topic:
             try:
@@ -141,7 +144,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
             raise BadSettings("the replay ends before it begins: --until must be later than --since")
 
     def columns(self) -> dict[str, str]:
-        """Expressions by target column. Raises BadSettings."""
+        """Returns the expressions of `maps` by message column. Raises BadSettings."""
         mapped: dict[str, str] = {}
         for text in self.maps:
             name, equals, expression = (part.strip() for part in text.partition("="))
@@ -156,7 +159,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_selected(frame: DataFrame, mapping: Mapping) -> Column:
-    """Whether to replay a row; never null."""
+    """Returns a condition that is true for rows to replay. It is never null."""
     from pyspark.sql import functions as f
 
     conditions = [f.col(CORRUPT).isNull()] if CORRUPT in frame.columns else []
@@ -177,7 +180,11 @@ def is_selected(frame: DataFrame, mapping: Mapping) -> Column:
 
 
 def to_messages(frame: DataFrame, mapping: Mapping, name: str, *, to_origin: bool = False) -> DataFrame:
-    """Selected rows as the sink takes them, with `_why`. Raises BadSettings without a body column."""
+    """Returns the rows as messages with the sink's columns, and `_why`. `frame` must have selected rows only.
+
+    `name` is the replay's name, from which unique keys are derived. `to_origin` sends dead letters to their original
+    topics. Raises BadSettings if there is no body or topic column.
+    """
     from pyspark.sql import functions as f
 
     given = mapping.columns()
@@ -215,7 +222,11 @@ def _topic(existing: set[str], mapping: Mapping, *, to_origin: bool) -> Column:
 
 
 def _properties(properties: Column | None, existing: set[str], name: str) -> Column | None:
-    """Properties without the broker's own, and with a unique key that is the same whenever the row is replayed."""
+    """Returns the properties without the broker's own. Adds a unique key if there is none.
+
+    The added key depends only on the replay's name and the row's position, so a second replay gives the same key. Adds
+    none if the source has no position columns.
+    """
     from pyspark.sql import functions as f
 
     kept = None
@@ -252,14 +263,14 @@ _PREVIEW_CHARS: Final = 80
 
 
 class ReplayedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch in the batch log. Its fields are the format on disk."""
+    """The batch log's entry for a micro-batch, with numbers of rows. Its fields are the format on disk."""
 
     read: int
     unread: int
     chosen: int
     aside: int
     by_topic: dict[str, int] = {}
-    """Only in a dry run."""
+    """The number of messages per topic. Only a dry run sets it and `first`."""
     first: tuple[dict[str, str], ...] = ()
 
     @property
@@ -268,7 +279,7 @@ class ReplayedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayBatch:
-    """Replays micro-batches, one call each."""
+    """A function that replays one micro-batch per call."""
 
     def __init__(
         self,
@@ -282,7 +293,10 @@ class ReplayBatch:
         dry_run: bool = False,
         run: str = "",
     ) -> None:
-        """`run` distinguishes replays of the same name that started over."""
+        """`own` is the replay's folder. `rate` limits the messages per second. `run` is a random id of the replay.
+
+        A replay that starts over has a new `run`, so that a store does not take its batches for repeated writes.
+        """
         self._name, self._own, self._target, self._mapping = name, own, target, mapping
         self._to_origin, self._rate, self._dry_run, self._run = to_origin, rate, dry_run, run
 
@@ -318,7 +332,10 @@ class ReplayBatch:
             batch_log.write(number, ReplayedBatch(**counts, **preview))
 
     def messages(self, frame: DataFrame) -> DataFrame:
-        """The messages for some rows. Raises BadSettings, or Spark's error for an invalid expression."""
+        """Returns the messages for the selected rows of `frame`. Raises BadSettings.
+
+        Spark raises its own error for an invalid expression.
+        """
         chosen = frame.where(is_selected(frame, self._mapping))
         return to_messages(chosen, self._mapping, self._name, to_origin=self._to_origin)
 
@@ -353,7 +370,7 @@ class ReplayBatch:
 
 
 def _dry_run_preview(rows: DataFrame) -> dict[str, Any]:
-    """The number of messages per topic, and the first messages."""
+    """Returns the fields `by_topic` and `first` of a dry run's entry."""
     first = [
         {name: _text(value) for name, value in row.asDict().items() if value is not None}
         for row in rows.limit(_PREVIEW_ROWS).collect()
@@ -379,9 +396,9 @@ def paced(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows at `rate` per second, in pieces of a tenth of a second. Does not catch up after a delay.
+    """Yields `rate` rows per second, in pieces for a tenth of a second. Does not catch up after a delay.
 
-    Ends only when the last piece's time is over, so that a next batch can follow at once.
+    Waits after the last piece too, so that the caller can start the next batch at once.
     """
     size = max(1, rate // _PIECES_PER_SECOND)
     due = clock()

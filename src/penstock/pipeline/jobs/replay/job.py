@@ -1,6 +1,6 @@
 """The replay job: checks its arguments, runs its batches and sums up the batch log. Needs pyspark.
 
-Its source is a stream over stores, a cluster, an export, or files.
+The source of a replay is a stream over stores, a cluster, an export or files, or a DataFrame.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
 
 _FILE_FORMATS: Final = ("parquet", "json")
 _MAX_FILE_AGE: Final = "36500d"
-"""By default Spark skips files that are a week older than the newest one."""
+"""A hundred years. By default Spark skips files that are a week older than the newest file."""
 
 
 class ReplaySource(msgspec.Struct, frozen=True, kw_only=True):
-    """The source of a replay: either `job_input` with topics, or a folder."""
+    """The source of a replay: either `topics` of `job_input`, or the files in `folder`."""
 
     job_input: JobInput = JobInput()
     topics: tuple[str, ...] = ()
     to_origin: bool = False
-    """Dead letters: each returns to its original topic."""
+    """Whether messages are dead letters that return to their original topics."""
     since_ms: int | None = None
     folder: str = ""
     format: str = ""
-    """Of the files in the folder; empty for an export, whose spec has it."""
+    """The format of the files in the folder. Empty if the folder is an export, whose spec has the format."""
     allow_loss: bool = False
 
     def check(self) -> None:
-        """Raises BadSettings."""
+        """Raises BadSettings for an invalid or incomplete source."""
         if not self.folder:
             self.job_input.check()
             if not self.topics:
@@ -72,14 +72,17 @@ class ReplaySource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The source's name, for derived names; deterministic."""
+        """A deterministic text that identifies the source. The default name of a replay is derived from it."""
         if self.folder:
             return f"{Path(self.folder).absolute()} {self.format}"
         stores = [path if path.startswith("file:") else str(Path(path).absolute()) for path in self.job_input.stores]
         return " ".join((*stores, self.job_input.namesrv, *self.topics))
 
     def stream(self, spark: SparkSession, own: Path, rows_at_once: int) -> DataFrame:
-        """The messages as a stream. `own` is the replay's folder. Raises BadSettings, BadStore, Unreachable."""
+        """Returns the messages as a stream. Raises BadSettings, BadStore or Unreachable.
+
+        `own` is the replay's folder. `rows_at_once` limits a micro-batch; it has no effect on files.
+        """
         if not self.folder:
             limit = {"maxOffsetsPerTrigger": str(rows_at_once)}
             return read_stream(
@@ -108,61 +111,61 @@ class ReplaySource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _export_schema() -> StructType:
-    """The message columns of an export."""
+    """Returns the schema of an export's message columns."""
     return spark_schema([name for name in message_columns() if name != CORRUPT], Options())
 
 
 def from_input(
     job_input: JobInput, *topics: str, since_ms: int | None = None, allow_loss: bool = False
 ) -> ReplaySource:
-    """Messages of some topics of stores, or of a cluster."""
+    """Returns a source of the messages of `topics`, in stores or a cluster."""
     return ReplaySource(job_input=job_input, topics=topics, since_ms=since_ms, allow_loss=allow_loss)
 
 
 def dead_letters(
     job_input: JobInput, group: str, *, since_ms: int | None = None, allow_loss: bool = False
 ) -> ReplaySource:
-    """A consumer group's dead letters, back to their original topics."""
+    """Returns a source of a consumer group's dead letters, which return to their original topics."""
     topics = (dead_letter_topic(group),)
     return ReplaySource(job_input=job_input, topics=topics, to_origin=True, since_ms=since_ms, allow_loss=allow_loss)
 
 
 def from_export(folder: str) -> ReplaySource:
-    """The messages that `penstock pipeline export` wrote."""
+    """Returns a source of the messages that `penstock pipeline export` wrote into `folder`."""
     return ReplaySource(folder=folder)
 
 
 def from_files(folder: str, form: str = "parquet") -> ReplaySource:
-    """Other files, with a column `body` or `value`, or with columns that a mapping turns into one."""
+    """Returns a source of other files. They have a column `body` or `value`, or a mapping makes a `body`."""
     return ReplaySource(folder=folder, format=form)
 
 
 _ROWS_STORED_AT_ONCE: Final = 200_000
 _ROWS_SENT_AT_ONCE: Final = 10_000
-"""The maximum that the next run sends again after a kill."""
+"""The maximum rows of a micro-batch into a cluster. After a kill, the next run sends at most these rows again."""
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run did with the rows it read."""
+    """The result of one run, with numbers of rows."""
 
     name: str
     progress: str
-    """The folder with the progress; rejected rows are in its folder `aside`."""
+    """The folder with the progress. Rows that could not be sent are in its folder `aside`."""
     read: int
     filtered: int
     sent: int
     unread: int
-    """Skipped: they could not be read."""
+    """Messages that were skipped because they could not be read."""
     aside: int
-    """In quarantine: they could not be sent."""
+    """Rows in the folder `aside` because they could not be sent."""
     by_topic: dict[str, int]
-    """Only in a dry run: messages per topic."""
+    """The number of messages per topic; only in a dry run."""
     first: tuple[dict[str, str], ...]
-    """Only in a dry run: the first messages."""
+    """The first messages; only in a dry run."""
 
 
 class _ReplayIdentity(msgspec.Struct, frozen=True):
-    """What a replay's name refers to. Its fields are the format on disk."""
+    """The source and target of a named replay, in `replay.json`. Its fields are the format on disk."""
 
     source: str
     target: str
@@ -180,10 +183,11 @@ def replay(
     dry_run: bool = False,
     progress: str = "",
 ) -> Replayed:
-    """Replays the messages that were not replayed under this name before. A DataFrame is replayed once per name.
+    """Replays the messages that were not replayed under `name` before. A DataFrame is replayed once per name.
 
-    The default name is derived from source, target and mapping; a DataFrame needs one. Raises BadSettings, BadStore,
-    StoreInUse, Unreachable and others.
+    The default name is derived from source, target and mapping; a DataFrame needs a name. `rate` limits the messages
+    per second into a cluster. `dry_run` stores and sends nothing. `progress` is the folder for the progress folders.
+    Raises BadSettings, BadStore, StoreInUse, Unreachable, or PenstockError if Spark fails.
     """
     mapping = mapping or Mapping()
     check_replay(source, target, mapping, rate)
@@ -202,7 +206,7 @@ def replay(
 
 
 def check_replay(source: ReplaySource | DataFrame, target: Target, mapping: Mapping, rate: int | None) -> None:
-    """Checks the arguments before anything is read. Raises BadSettings, BadStore, StoreInUse."""
+    """Checks the arguments of `replay` without reading messages. Raises BadSettings, BadStore or StoreInUse."""
     mapping.check()
     target.check()
     if rate is not None and target.store:
@@ -262,13 +266,13 @@ def _load_identity(own: Path, name: str, label: str, target: Target) -> _ReplayI
 
 
 def _name(label: str, target: Target, mapping: Mapping) -> str:
-    """A deterministic name."""
+    """Returns the default name of a replay. It is deterministic."""
     text = "\0".join((label, target.label, *map(repr, msgspec.structs.astuple(mapping))))
     return f"replay-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def _refuse_circles(source: ReplaySource, target: Target, mapping: Mapping) -> None:
-    """Raises BadSettings if a run would read what the previous run wrote."""
+    """Raises BadSettings if a run would read the messages that the previous run wrote."""
     same_store = target.store and any(
         Path(path).absolute().resolve() == Path(target.store).absolute().resolve() for path in source.job_input.stores
     )
