@@ -32,7 +32,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def min_timestamp(self) -> int:
-        """The store timestamp up to which records are flushed in the log and in the queues, with a margin of 3 s."""
+        """The store timestamp up to which records are flushed in the log and in the queues, less a margin of 3 s."""
         return max(0, min(self.physic, self.logics) - _SAFETY_MARGIN)
 
     @property

@@ -4,9 +4,9 @@ Exact equality compares everything that producer and broker recorded, except the
 equality compares only the data that the producer sent: unpacked body, flag, and properties without those that brokers
 and clients add. A replayed copy is therefore equal.
 
-A worker cuts the pages of both sides at common offsets, so that equal offsets align. If whole columns are equal, it does
-not compare rows. Its memory is a few pages. A leftover is a message without an equal at its position. Leftovers are
-matched per topic: they have moved, are different, or exist on one side only.
+A worker cuts the pages of both sides at common offsets, so that equal offsets align. If whole columns are equal, it
+does not compare rows. Its memory is a few pages. A leftover is a message without an equal at its position. Leftovers
+are matched per topic: they have moved, are different, or exist on one side only.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ _BATCH_ROWS: Final = 10_000
 
 
 def diff(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> Diff:
-    """Compares the sides on Spark. Reports up to `examples` differences. Raises BadSettings, BadStore or Unreachable."""
+    """Compares the sides on Spark. Reports up to `examples` differences. Raises BadSettings, BadStore, Unreachable."""
     with Comparison(sides) as comparison:
         same, differing = _compare_all(spark, comparison)
         if not differing:
