@@ -123,7 +123,7 @@ def test_the_commands_run_on_spark(
     for arguments, expected in (
         (["search", *where], "nothing to search for"),
         (["search", "--text", "x"], "give either --store DIR or --namesrv"),
-        (["search", *where, "--since", "yesterday"], "it must be a time such as"),
+        (["search", *where, "--since", "yesterday"], "not a valid time"),
         (["search", *where, "--property", "color"], "joined by ="),
         (["search", *where, "--regex", "("], "it must be a regular expression"),
         (["usage", *where, "--conf", "x"], "it must be NAME=VALUE"),
