@@ -82,6 +82,8 @@ def test_a_secret_is_not_printed(tmp_path: Path) -> None:
         ("accounts:\n  - {accessKey: twice-there, secretKey: longenough}\nx: [", "is not valid YAML in line"),
         ("accounts: [{accessKey: same-key, secretKey: s123456}, {accessKey: same-key, secretKey: s123456}]", "twice"),
         ("!!python/object/apply:os.system ['true']", "is not valid YAML"),
+        ("accounts:\n  - accessKey: someone\n    secretKey: *longenough", "is not valid YAML in line 3"),
+        ("accounts:\n  - accessKey: someone\n    secretKey: !longenough x", "is not valid YAML in line 3"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_sentence_without_secrets(tmp_path: Path, text: str, words: str) -> None:

@@ -129,7 +129,7 @@ class Accounts(msgspec.Struct, frozen=True):
 
     @classmethod
     def load(cls, path: Path) -> Accounts:
-        """Reads the access file. Raises BadSettings."""
+        """Reads the access file. Raises BadSettings, which never quotes a secret."""
         import yaml  # imported only if access control is on
 
         try:
@@ -147,9 +147,8 @@ class Accounts(msgspec.Struct, frozen=True):
             return cls.of(yaml.safe_load(data))
         except yaml.MarkedYAMLError as error:
             where = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
-            raise BadSettings(
-                f"the access file is not valid YAML{where}: {error.problem}; correct it", path=path
-            ) from None
+            # YAML's own words may quote the line, and so a secret: they are left out.
+            raise BadSettings(f"the access file is not valid YAML{where}; correct it", path=path) from None
         except (yaml.YAMLError, ValueError) as error:
             why = "it is not valid YAML" if isinstance(error, yaml.YAMLError) else str(error)
             raise BadSettings(f"the access file cannot be used: {why}; correct it", path=path) from None
