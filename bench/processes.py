@@ -213,9 +213,14 @@ class PenstockBroker(BrokerProcess):
 
     @property
     def namesrv(self) -> str:
-        """The address of its embedded name server, which it prints when it listens."""
-        said = (self.folder / "output.txt").read_text(encoding="utf-8").splitlines()
-        return next(str(json.loads(line)["namesrv"]) for line in said if line.startswith("{"))
+        """The address of its embedded name server, which it prints soon after it listens. Raises BenchFailed."""
+        deadline = time.perf_counter() + _UP_WITHIN_S
+        while time.perf_counter() < deadline:
+            for line in (self.folder / "output.txt").read_text(encoding="utf-8").splitlines():
+                if line.startswith("{") and line.endswith("}"):
+                    return str(json.loads(line)["namesrv"])
+            time.sleep(_POLL_S)
+        raise BenchFailed("the broker did not print the address of its name server")
 
 
 class JavaBroker(BrokerProcess):
