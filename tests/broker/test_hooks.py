@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from support.brokers import BrokerHome, ok
 
-from penstock.broker.hooks import ConsumeContext, SendContext
+from penstock.broker.message_hooks import ConsumeContext, SendContext
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.remoting.handlers import Refusal
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.client import Later, MessageQueue, ReceivedMessage
 from penstock.client.assignment import ProcessQueue
-from penstock.client.delivery import HandlerRunner
+from penstock.client.message_delivery import HandlerRunner
 from penstock.client.offsets import FileOffsets
 from penstock.errors import BadSettings
 from penstock.format.record import Record

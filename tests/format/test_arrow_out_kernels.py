@@ -16,7 +16,7 @@ from penstock.format.hosts import decode_host, encode_host
 from penstock.format.kernels import _compiled, plain
 from penstock.format.message_id import encode_message_id
 from penstock.format.properties import decode_properties
-from penstock.format.rows import ROW, Reason
+from penstock.format.scan_rows import ROW, Reason
 
 Places = tuple[np.ndarray, np.ndarray]
 

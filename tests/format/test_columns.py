@@ -12,7 +12,7 @@ from penstock.format import kernels
 from penstock.format.delay import DEFAULT_DELAY_LEVELS
 from penstock.format.index_layout import key_hash
 from penstock.format.queue_unit import UNIT
-from penstock.format.rows import ROW, Reason
+from penstock.format.scan_rows import ROW, Reason
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

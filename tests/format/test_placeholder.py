@@ -15,7 +15,7 @@ from penstock.format.damage_placeholder import (
 )
 from penstock.format.hosts import encode_host
 from penstock.format.record import decode_record
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

@@ -14,7 +14,7 @@ from support.messages import make_record
 
 from penstock.format import kernels
 from penstock.format.properties import encode_properties
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 
 DELAYS = (1000, 5000)
 SLACK = 1 << 20

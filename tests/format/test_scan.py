@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.messages import make_file, make_log, make_record
 
 from penstock.format import kernels
-from penstock.format.rows import Reason
 from penstock.format.scan import Blank, Damage, Scan, ScanBatch, scan
+from penstock.format.scan_rows import Reason
 
 BASE = 4096
 BODIES = [b"first", b"", b"third" * 8, b"fourth"]

@@ -12,7 +12,7 @@ from support.messages import make_file, make_record
 from penstock.format.kernels import _compiled, plain
 from penstock.format.properties import encode_properties
 from penstock.format.queue_unit import pack_unit
-from penstock.format.rows import ROW
+from penstock.format.scan_rows import ROW
 from penstock.format.sys_flag import with_hosts
 
 longs = st.integers(-(2**63), 2**63 - 1)

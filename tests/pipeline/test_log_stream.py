@@ -13,7 +13,7 @@ from penstock.cli.main import main
 from penstock.pipeline.stream import LogSlice, PublishedLogReader
 from penstock.store import Dispatch
 from penstock.store.external_dispatch.coordination import DispatchAgreement, read_agreement
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 
 

@@ -15,7 +15,7 @@ from penstock.format.config_tables import ConsumerOffsets
 from penstock.pipeline.plan import plan_batch
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 
 COUNT = 120
 SIZES = {"mapped_file_size_commit_log": RANDOM_LOG_SIZE, "mapped_file_size_consume_queue": 20 * RANDOM_UNITS_PER_FILE}

@@ -17,7 +17,7 @@ from support.stores import StoreHome
 
 from penstock.format import kernels
 from penstock.format.record import Record
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store import GetStatus, Message, MessageStore, PutStatus
 from penstock.store import commit_log as commit_log_module
 

@@ -24,7 +24,7 @@ from penstock.format.queue_unit import pack_unit
 from penstock.format.record import Record, encode_record
 from penstock.store import GetStatus, Message, MessageStore, PutStatus, Settings
 from penstock.store.consume_queue import NO_UNIT, QueueExtensions
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.running_flags import StoreFault
 
 pytestmark = pytest.mark.usefixtures("kernels_name")

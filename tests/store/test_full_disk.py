@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 
 LONGEST_SECONDS = 120
 BALLAST = 2 << 20

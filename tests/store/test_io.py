@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreFailed
-from penstock.store.io import FileMap, Files
+from penstock.store.file_io import FileMap, Files
 
 SIZE = 1 << 20
 

@@ -13,8 +13,8 @@ from penstock.format.index_layout import IndexGeometry
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
+from penstock.store.file_io import Files
 from penstock.store.index import IndexFile
-from penstock.store.io import Files
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.recovery.index import freeze_index
 from penstock.store.recovery.log import recheck_live_log

@@ -11,7 +11,7 @@ from support.disks import WatchedFiles
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.io import FileMap
+from penstock.store.file_io import FileMap
 from penstock.store.mapped_file import TransientPool
 from penstock.store.mapped_file_queue import MappedFileQueue, file_name
 

@@ -16,7 +16,7 @@ from support.disks import WAIT_SECONDS, WatchedFiles
 from penstock.errors import StoreFailed
 from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
 from penstock.store import preallocate as allocate_module
-from penstock.store.io import FileMap
+from penstock.store.file_io import FileMap
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.preallocate import Allocator
 

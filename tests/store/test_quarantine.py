@@ -15,7 +15,7 @@ from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import Quarantine, QuarantinedFolder, quarantined_folders
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 
 SMALL = {
     "mapped_file_size_commit_log": 4096,

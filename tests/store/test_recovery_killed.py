@@ -11,7 +11,7 @@ from support.stores import StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
-from penstock.store.io import FileMap, Files
+from penstock.store.file_io import FileMap, Files
 from penstock.store.lock import StoreLock, _locked_here
 from penstock.store.recovery import log as log_module
 

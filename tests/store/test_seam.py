@@ -13,7 +13,7 @@ import pytest
 import penstock.store
 
 FOLDER = Path(penstock.store.__file__).parent
-SEAM = ("io.py", "lock.py")
+SEAM = ("file_io.py", "lock.py")
 """`Files` with the maps that it hands out, and the lock file."""
 OVERLAY = "copy_on_write_files.py"
 """The seam over memory: it reads the disk itself, and writes nothing."""

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import StoreFailed, StoreInUse
 from penstock.store.copy_on_write_files import OverlayFiles
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 
 HOLDER = """
 import sys

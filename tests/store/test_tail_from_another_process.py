@@ -20,7 +20,7 @@ from support.effort import BY_TWIN, TWINS, running_on
 
 from penstock.format import kernels
 from penstock.format.record import Record, encode_record
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store.mapped_file_queue import file_name
 
 WRITER = full_speed_writer.__file__

@@ -13,7 +13,7 @@ from support.disks import WAIT_SECONDS
 
 from penstock.errors import StoreFailed
 from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
-from penstock.store.io import FileMap, Files
+from penstock.store.file_io import FileMap, Files
 from penstock.store.settings import BrokerRole
 from penstock.store.worker import Worker
 

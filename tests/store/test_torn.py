@@ -9,7 +9,7 @@ from support.stores import StoreHome
 from penstock.format import kernels
 from penstock.format.constants import SECTOR_SIZE as SECTOR
 from penstock.format.record import Record, encode_record
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store import Message
 
 pytestmark = pytest.mark.usefixtures("kernels_name")

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.store.io import FileMap, Files
+from penstock.store.file_io import FileMap, Files
 
 
 class UnsyncedMap(FileMap):

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.store.io import FileMap
+from penstock.store.file_io import FileMap
 from penstock.store.lock import StoreLock
 from penstock.store.mapped_file import PAGE
 from support.disks import UnsyncedFiles

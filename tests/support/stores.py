@@ -34,7 +34,7 @@ from penstock.store.external_dispatch.builder import (
     encode_piece,
     scan,
 )
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.retention.cleaner import DeletedFile
 from support.disks import MeasuredFiles
 

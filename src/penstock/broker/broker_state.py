@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.broker.consumers import ClientTable, GroupTable
 from penstock.broker.delay import DelayedMessages
-from penstock.broker.hooks import Hooks
+from penstock.broker.message_hooks import Hooks
 from penstock.broker.offsets import OffsetTable
 from penstock.broker.queue_locks import QueueLocks
 from penstock.broker.settings import BrokerSettings, SettingsInForce
@@ -26,7 +26,7 @@ from penstock.broker.topics import BrokerTopics
 from penstock.errors import StoreFailed
 from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from penstock.store.config_files import ConfigFile, ConfigFiles, ConfigTable
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.message_store import MessageStore
 from penstock.store.worker import noop
 

@@ -17,8 +17,8 @@ import msgspec
 from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import sql_compiler
 from penstock.broker.filters import ALL, Selection, SqlCompiler, by_tags
-from penstock.broker.hooks import ConsumeContext
 from penstock.broker.long_polling import HeldPull, HeldPulls
+from penstock.broker.message_hooks import ConsumeContext
 from penstock.broker.replies import pull_reply_head
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.topics import OFFSET_MOVED_TOPIC

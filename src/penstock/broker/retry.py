@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 
 from penstock.broker.broker_state import BrokerState
-from penstock.broker.hooks import ConsumeContext
+from penstock.broker.message_hooks import ConsumeContext
 from penstock.broker.replies import STORED, PutReplies, host_text
 from penstock.broker.send import make_dead_letter_topic
 from penstock.broker.send_acks import PendingAcks

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.consumers import GroupTable
-from penstock.broker.hooks import Hooks, SendContext
 from penstock.broker.long_polling import HeldPulls
+from penstock.broker.message_hooks import Hooks, SendContext
 from penstock.broker.replies import STORED, PeerHosts, PutReplies, SendReplyFrames
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.settings import BrokerSettings, SettingsInForce

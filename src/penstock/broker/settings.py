@@ -6,7 +6,7 @@
 The broker's and the store's settings share broker.conf. The store's `Settings` reads the file and the `--set
 name=value` options, and keeps the broker's values as text; `BrokerSettings.of` parses those. An instance is always
 valid and immutable: an invalid value raises BadSettings with one sentence. `SettingsInForce` holds the current
-instance. Update the reference page with `python -m penstock.config.reference_page docs/reference/broker-settings.md`.
+instance. Update the reference page with `python -m penstock.config.page_generator docs/reference/broker-settings.md`.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def console(
     """
     if not is_installed():
         raise MissingPackage(HOW_TO_GET_IT)
-    from penstock.cli.network import client_config
+    from penstock.cli.cluster_connection import client_config
     from penstock.console.access import AccessPolicy, make_token
     from penstock.console.console import ConsoleOptions
     from penstock.console.low_memory_imports import without_http_clients

@@ -31,8 +31,8 @@ from penstock.broker.broker import Broker
 from penstock.broker.replies import host_text
 from penstock.broker.settings import BrokerSettings
 from penstock.cli import exit_codes
+from penstock.cli.cluster_connection import read_account
 from penstock.cli.console import HOW_TO_GET_IT, LISTEN, LISTENER_VARIABLE, TOKEN_VARIABLE, is_installed, link
-from penstock.cli.network import read_account
 from penstock.cli.options import AsJson, Config, Pairs, option
 from penstock.cli.output import flush, write, write_json, write_note
 from penstock.cli.progress import ProgressLine
@@ -43,7 +43,7 @@ from penstock.remoting.event_loop import run
 from penstock.remoting.sockets import bind, parse_address
 from penstock.remoting.tls import TlsMode, server_tls
 from penstock.store import MessageStore, Progress, Settings
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.readonly.geometry import fit_to_files
 

@@ -12,9 +12,9 @@ PenstockError.
 
 from penstock.client.admin import Admin
 from penstock.client.config import ClientConfig, Credentials
-from penstock.client.delivery import Later
 from penstock.client.fetch import PullResult, PullStatus, Sql92
 from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from penstock.client.message_delivery import Later
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.pull_consumer import PullConsumer
 from penstock.client.push_consumer import PushConsumer, PushOptions

@@ -25,16 +25,16 @@ from typing import Final, Self
 from penstock import __version__
 from penstock.client.assignment import Assignments, Consumption, ProcessQueue
 from penstock.client.config import Namesrv
-from penstock.client.delivery import (
+from penstock.client.fetch import make_subscription
+from penstock.client.instance import ClientInstance, ClientLifecycle
+from penstock.client.message import ReceivedMessage
+from penstock.client.message_delivery import (
     ConcurrentConsumption,
     HandlerRunner,
     MessageHandler,
     OrderedConsumption,
     SendBackRequests,
 )
-from penstock.client.fetch import make_subscription
-from penstock.client.instance import ClientInstance, ClientLifecycle
-from penstock.client.message import ReceivedMessage
 from penstock.client.offsets import BrokerOffsets, ConsumeFrom, FileOffsets, OffsetStore, QueueOffsets, StartOffset
 from penstock.client.queue_locks import RENEW_S, ClientQueueLocks
 from penstock.client.rebalance import Rebalance

@@ -19,10 +19,10 @@ from penstock.client.admin.groups import GroupAdmin
 from penstock.client.admin.messages import MessageAdmin
 from penstock.client.admin.topics import OffsetAdmin, TopicAdmin
 from penstock.client.config import ClientConfig, Credentials, Namesrv
-from penstock.client.delivery import Later, MessageHandler
 from penstock.client.event_loop_thread import Blocking, Facade, blocking
 from penstock.client.fetch import Sql92
 from penstock.client.message import Message, ReceivedMessage
+from penstock.client.message_delivery import Later, MessageHandler
 from penstock.client.offsets import QueueOffsets
 from penstock.client.producer import ProducerOptions
 from penstock.client.push_consumer import PushOptions

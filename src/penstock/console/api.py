@@ -13,8 +13,8 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from penstock.client.message import ReceivedMessage
+from penstock.console.cluster_commands import MAX_QUEUES, CommandResult, QueueMove
 from penstock.console.cluster_summary import BrokerFigures, GroupFigures, GroupRow, TopicFigures, TopicKind, TopicRow
-from penstock.console.commands import MAX_QUEUES, CommandResult, QueueMove
 from penstock.console.console import Console
 from penstock.console.health import Health, check_health
 from penstock.console.history import Sample

@@ -8,8 +8,8 @@ from typing import Any
 
 from penstock.client.admin import Admin
 from penstock.client.config import ClientConfig
+from penstock.console.cluster_commands import ClusterCommands
 from penstock.console.cluster_view import ClusterView
-from penstock.console.commands import ClusterCommands
 from penstock.console.health import Parent
 from penstock.console.history import History
 from penstock.console.jobs import EXPORT_FOLDER, FORMS, Job, Jobs, arguments_of, folder_of

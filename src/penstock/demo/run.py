@@ -20,7 +20,7 @@ from penstock.demo import steps
 from penstock.demo.shop import BrokerProcess, Scene, StepFailed, StepResult, StepSkipped, StepState, verdict
 from penstock.demo.steps import Step
 from penstock.errors import MissingPackage, PenstockError
-from penstock.pipeline.charts import document, lines, table
+from penstock.pipeline.svg_charts import document, lines, table
 
 _BUCKETS: Final = 120
 

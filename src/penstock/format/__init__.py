@@ -28,8 +28,8 @@ from penstock.format.properties import check_property, decode_properties, encode
 from penstock.format.queue_ext import ExtUnit, decode_ext_unit, ext_offset
 from penstock.format.queue_unit import PRE_BLANK, UNIT, UNIT_SIZE, is_ext_address, pack_unit, unpack_unit
 from penstock.format.record import Record, decode_record, encode_record, record_size, tags_code
-from penstock.format.rows import ROW, Reason
 from penstock.format.scan import Blank, Damage, Scan, ScanBatch
+from penstock.format.scan_rows import ROW, Reason
 from penstock.format.topics import check_topic, is_legal_topic
 
 __all__ = [

@@ -16,7 +16,7 @@ from penstock.format import kernels
 from penstock.format.constants import MIN_RECORD_SIZE, SCHEDULE_TOPIC
 from penstock.format.hosts import IPV4_HOST_SIZE
 from penstock.format.kernels import Buffer, Ints, ListColumn, Longs, MapColumn, PutTable, TextColumn, WritableBuffer
-from penstock.format.rows import PUT_ROW
+from penstock.format.scan_rows import PUT_ROW
 from penstock.format.sys_flag import with_hosts
 from penstock.format.topics import is_legal_topic
 

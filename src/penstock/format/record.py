@@ -35,7 +35,7 @@ from penstock.format.hosts import IPV4_HOST_SIZE, MAX_STORED_PORT, decode_host, 
 from penstock.format.index_layout import as_java_reads
 from penstock.format.message_id import encode_message_id
 from penstock.format.properties import encode_properties
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import with_hosts
 
 _HEAD = struct.Struct(">iIiiiqqiq")

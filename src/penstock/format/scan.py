@@ -22,7 +22,7 @@ import numpy as np
 
 from penstock.format import kernels
 from penstock.format.kernels import Buffer, Rows, Topics
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 
 ROWS_PER_BATCH = 16_384  # 1.7 MB of rows: small enough to stay in the cache
 _CHUNK = 1 << 20

@@ -52,7 +52,7 @@ from penstock.protocol.headers.namesrv import (
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Refusal
 from penstock.store.config_files import ConfigFile
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 
 _logger = logging.getLogger("penstock.namesrv")
 

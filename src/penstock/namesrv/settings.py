@@ -4,7 +4,7 @@
     NamesrvSettings.load("namesrv.conf", ["listenPort=9877"])
 
 The constructor validates: an invalid value raises BadSettings with one sentence. Update the reference page with
-`python -m penstock.config.reference_page docs/reference/namesrv-settings.md`.
+`python -m penstock.config.page_generator docs/reference/namesrv-settings.md`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from penstock.format import kernels
 from penstock.format.arrow_rows import rows_to_batch, select_columns
 from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.kernels import Longs, Rows
-from penstock.format.rows import ROW, Reason
+from penstock.format.scan_rows import ROW, Reason
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Flaw, OffsetRange, Queue, RowPage
 from penstock.pipeline.store_tasks import lost_messages

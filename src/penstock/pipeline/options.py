@@ -1,7 +1,7 @@
 """Every option of `format("rocketmq")`: its name, its use (read, batch, stream, write), its default and its meaning.
 
 `Options.read(given)` returns the typed, frozen object that the rest of the pipeline takes. After a change, update the
-reference page with `python -m penstock.config.reference_page docs/reference/spark.md`.
+reference page with `python -m penstock.config.page_generator docs/reference/spark.md`.
 
 Offsets are written as in Kafka; `plan` resolves them against the queues that exist:
 

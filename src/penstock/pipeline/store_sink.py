@@ -23,7 +23,7 @@ from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import RowOrigin, WrittenRows, check_may_send
 from penstock.store.arrow import check_batch
 from penstock.store.copy_on_write_files import OverlayFiles
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.settings import Settings

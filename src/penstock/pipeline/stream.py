@@ -42,7 +42,7 @@ from penstock.pipeline.source import ReadPartition, check_schema, read_part
 from penstock.pipeline.store_source import StoreSource
 from penstock.store.external_dispatch.builder import cut_range
 from penstock.store.external_dispatch.coordination import read_mark
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 
 if TYPE_CHECKING:

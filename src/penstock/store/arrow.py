@@ -22,7 +22,7 @@ from penstock.format.hosts import encode_host
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
 from penstock.format.put_rows import PutLimits, PutRows, RowRefused, plan_puts
 from penstock.format.queue_unit import NO_RECORD_SIZE, Units
-from penstock.format.rows import ROW, Reason
+from penstock.format.scan_rows import ROW, Reason
 from penstock.store.append import PutPath
 from penstock.store.mapped_file import MappedFile
 from penstock.store.message import ArrowPage, ArrowResult, GetStatus, LogPage, Message, Page, PutStatus

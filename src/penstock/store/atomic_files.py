@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.format.topics import is_readable_topic
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.hosts import encode_host
 from penstock.format.put_rows import PutRows
-from penstock.store.io import Files, unlock_memory
+from penstock.store.file_io import Files, unlock_memory
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.message import Message, PutResult, PutStatus

@@ -29,7 +29,7 @@ from penstock.format.config_tables import (
     TopicConfigs,
 )
 from penstock.store.damage import Quarantine
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 
 
 class ConfigTable(Protocol):

@@ -36,7 +36,7 @@ from penstock.format.queue_unit import (
     pack_unit,
     unpack_unit,
 )
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MappedFileQueue, file_name
 

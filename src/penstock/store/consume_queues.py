@@ -16,8 +16,8 @@ import msgspec
 from penstock.errors import BadStore
 from penstock.format.topics import is_readable_topic
 from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.file_io import Files
 from penstock.store.index import Index
-from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.settings import Settings
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import BadStore
-from penstock.store.io import FileMap, Files, written_ranges
+from penstock.store.file_io import FileMap, Files, written_ranges
 from penstock.store.lock import StoreLock
 
 

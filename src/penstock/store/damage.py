@@ -26,7 +26,7 @@ import msgspec
 
 from penstock.errors import StoreFailed, disk_refused
 from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 
 MISSING = "MISSING"
 """The `reason` of a range whose log file is missing. All other reasons are names of `Reason`."""

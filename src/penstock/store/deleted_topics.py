@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.format.queue_unit import UNIT_SIZE, unpack_unit
 from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 
 log = logging.getLogger("penstock.store")

@@ -26,13 +26,13 @@ import numpy.typing as npt
 from penstock.errors import StoreFailed
 from penstock.format import kernels
 from penstock.format.damage_placeholder import find_placeholders
-from penstock.format.rows import ROW, Reason
+from penstock.format.scan_rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Picks, Placeholders
 from penstock.store.consume_queues import DerivedFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.mapped_file import MappedFile
-from penstock.store.records import UnitClaims
+from penstock.store.record_reader import UnitClaims
 from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.worker import Died, Listeners
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.settings import Settings
 from penstock.store.store_parts import Engine
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from penstock.errors import BadStore, StoreFailed
 from penstock.format import kernels
 from penstock.format.index_layout import HEADER_SIZE, ITEM_SIZE, IndexGeometry, IndexHeader, IndexItem, unpack_item
-from penstock.store.io import FileMap, Files, zero_from
+from penstock.store.file_io import FileMap, Files, zero_from
 
 _ITEMS_AT_ONCE = 1 << 16
 _MIN_BULK_WRITE = 2048

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from penstock.errors import BadStore
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.settings import Settings
 
 

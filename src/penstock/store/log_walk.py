@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.format import kernels
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store.damage import MISSING, DamagedRange
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MappedFileQueue, is_missing_file

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.format import kernels
-from penstock.store.io import FileMap, lock_memory, written_pieces, zero_from
+from penstock.store.file_io import FileMap, lock_memory, written_pieces, zero_from
 
 log = logging.getLogger("penstock.store")
 PAGE = 4096

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import BadStore
-from penstock.store.io import FileMap, Files
+from penstock.store.file_io import FileMap, Files
 from penstock.store.mapped_file import MappedFile
 
 _NAME = re.compile(r"[0-9]{20}")

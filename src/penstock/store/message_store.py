@@ -43,9 +43,9 @@ from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.external_dispatch.coordination import acquire_job_lock, is_external, remove_agreement
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.external_dispatch.start import AppendOnlyStart
+from penstock.store.file_io import Files
 from penstock.store.flush import FlushFailed, GroupCommit, LogSyncer, TimedCommit, TimedFlush
 from penstock.store.get import PageGetter
-from penstock.store.io import Files
 from penstock.store.layout import Layout, allow_many_files, refuse_other_engines
 from penstock.store.lock import NO_LOCKS, HeldLocks, StoreLock
 from penstock.store.mapped_file import TransientPool
@@ -65,7 +65,7 @@ from penstock.store.message import (
 )
 from penstock.store.preallocate import Allocator, Prefaulter
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
-from penstock.store.records import HeaderCheck, RecordReader
+from penstock.store.record_reader import HeaderCheck, RecordReader
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
 from penstock.store.recovery.recovery import Recovery
 from penstock.store.replication.replica_log import ReplicaLog

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from penstock.errors import StoreFailed, disk_refused
 from penstock.format import kernels
-from penstock.store.io import FileMap, Files, lock_memory
+from penstock.store.file_io import FileMap, Files, lock_memory
 from penstock.store.mapped_file import PAGE, MappedFile, TransientPool
 from penstock.store.mapped_file_queue import MappedFileQueue, file_name
 from penstock.store.settings import FlushDiskType, Settings

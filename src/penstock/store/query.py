@@ -20,7 +20,7 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.index import Index, IndexFile
 from penstock.store.mapped_file import MappedFile
-from penstock.store.records import HeaderCheck, RecordReader
+from penstock.store.record_reader import HeaderCheck, RecordReader
 
 
 class Boundary(Enum):

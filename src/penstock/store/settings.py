@@ -11,7 +11,7 @@ sentence. `notes()` warns of given settings that have no effect or a different o
 and may be shared between threads.
 
 To add a setting, add its attribute here, use it in the store, and update the reference page:
-`python -m penstock.config.reference_page docs/reference/settings.md`.
+`python -m penstock.config.page_generator docs/reference/settings.md`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
+from penstock.store.file_io import Files
 from penstock.store.index import Index
-from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.running_flags import RunningFlags
 from penstock.store.settings import Dispatch, Settings

@@ -36,7 +36,7 @@ from support.power_loss import Image, PowerLossFiles, write_image
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.format.kernels import check_record
 from penstock.format.record import decode_record
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store import FlushDiskType, MessageStore, PutResult, Settings
 from penstock.store.config_files import ConfigFiles
 

@@ -12,9 +12,9 @@ from peers.clients.conftest import Connect, bodies, message
 from support.brokers import Served
 from support.peers import JavaServed, until_registered
 
-from penstock.client.delivery import Later
 from penstock.client.fetch import Sql92
 from penstock.client.message import Message, ReceivedMessage
+from penstock.client.message_delivery import Later
 from penstock.client.push_consumer import PushOptions
 from penstock.client.sync import Admin, Producer, PushConsumer, TransactionProducer
 from penstock.client.transaction_producer import TransactionState

@@ -15,7 +15,7 @@ from penstock.store import dispatch as dispatching
 from penstock.store.audit import AuditReport, audit
 from penstock.store.audit.plan import ROWS_IN_FLIGHT
 from penstock.store.copy_on_write_files import OverlayFiles
-from penstock.store.io import FileMap
+from penstock.store.file_io import FileMap
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from support.effort import BY_TWIN, running_on
 
 from penstock.format import kernels
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store import Boundary, FlushDiskType, GetStatus, Message, MessageStore, PutStatus, Record, Settings
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

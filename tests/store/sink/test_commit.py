@@ -26,7 +26,7 @@ from penstock.errors import BadMessage, BadStore, CorruptData, PenstockError, St
 from penstock.format.config_tables import TopicConfig
 from penstock.store import Message, MessageStore
 from penstock.store.config_files import ConfigFiles
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.sink import pending_start
 from penstock.store.sink.commit import ABANDONED_MS, CommitResult, SinkBatch, is_owned_by_others, stage

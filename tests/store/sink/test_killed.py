@@ -17,7 +17,7 @@ from support.stores import eventually
 
 from penstock.errors import BadStore
 from penstock.store import Message, MessageStore
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.repair import repair
 from penstock.store.sink import pending_start

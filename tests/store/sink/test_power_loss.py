@@ -17,7 +17,7 @@ from support.power_loss import Image, PowerLossFiles, write_image
 
 from penstock.format.index_layout import ITEM_SIZE, IndexGeometry
 from penstock.store import MessageStore
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.sink import pending_start
 

@@ -8,7 +8,7 @@ import pytest
 from support.arrow import SETTINGS, bodies, commit_rows, make_store, query_batch, stored, whole
 
 from penstock.store import MessageStore
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.sink import pending_start, whole_batches
 from penstock.store.sink.journal import (

@@ -7,7 +7,18 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from penstock.cli.network import IGNORED, Broker, Call, Cluster, Group, MaybeTopic, Truth, boolean, named, over_network
+from penstock.cli.cluster_connection import (
+    IGNORED,
+    Broker,
+    Call,
+    Cluster,
+    Group,
+    MaybeTopic,
+    Truth,
+    boolean,
+    named,
+    over_network,
+)
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import add_row, show, table, write, write_json, write_note
 from penstock.client.admin.groups import GroupProgress

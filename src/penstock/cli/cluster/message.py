@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
-from penstock.cli.network import (
+from penstock.cli.cluster_connection import (
     IGNORED,
     Call,
     MaybeTopic,

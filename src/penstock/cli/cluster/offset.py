@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.network import (
+from penstock.cli.cluster_connection import (
     IGNORED,
     Call,
     Group,

@@ -6,7 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.network import IGNORED, Broker, Call, Cluster, Topic, Truth, boolean, note_if_missing, over_network
+from penstock.cli.cluster_connection import (
+    IGNORED,
+    Broker,
+    Call,
+    Cluster,
+    Topic,
+    Truth,
+    boolean,
+    note_if_missing,
+    over_network,
+)
 from penstock.cli.options import help_if_alone
 from penstock.cli.output import add_row, show, table, write, write_json
 from penstock.errors import NoRoute

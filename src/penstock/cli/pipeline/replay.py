@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import msgspec
 import typer
 
-from penstock.cli.network import read_account
+from penstock.cli.cluster_connection import read_account
 from penstock.cli.options import AsJson, number, option
 from penstock.cli.output import add_row, plain, show, table, write, write_json, write_note
 from penstock.cli.spark import (

@@ -29,8 +29,8 @@ from penstock.cli.options import (
 from penstock.cli.output import QueueReader, message_line, message_object, write, write_json, write_message, write_note
 from penstock.format import kernels
 from penstock.format.record import Record, decode_record
-from penstock.format.rows import Reason
 from penstock.format.scan import Blank, Damage, ScanBatch, scan
+from penstock.format.scan_rows import Reason
 from penstock.store import Boundary, MessageStore
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MAX_MISSING_IN_A_ROW, MappedFileQueue

@@ -10,8 +10,8 @@ from typing import Any, Final, Generic, TypeVar
 from nicegui import context, ui
 from nicegui.events import GenericEventArguments, KeyEventArguments
 
+from penstock.console.cluster_commands import CommandResult
 from penstock.console.cluster_summary import BrokerAvailability
-from penstock.console.commands import CommandResult
 from penstock.console.console import Console
 from penstock.console.health import check_health
 from penstock.console.pages.theme import CSS

@@ -33,7 +33,7 @@ from penstock.pipeline.session import map_in_workers
 from penstock.pipeline.source import known_columns, spark_schema
 from penstock.pipeline.store_source import find_paths, name_stores
 from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.readonly.store_folder import StoreFolder
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.store_tasks import LogTask, StorePaths
 from penstock.pipeline.stream import FORMAT, PublishedLog
 from penstock.store.external_dispatch.coordination import DispatchAgreement, read_agreement, read_mark
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.readonly.view import FilesView
 

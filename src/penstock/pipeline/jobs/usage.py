@@ -25,12 +25,12 @@ from penstock.format.constants import TAGS
 from penstock.format.hosts import decode_host
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
 from penstock.format.sys_flag import BORN_HOST_V6
-from penstock.pipeline.charts import BARS, bars, document, table
 from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.ranges import OffsetRange, TaskLimits, piece_size_for, split_ranges
 from penstock.pipeline.session import gather, parallelism
 from penstock.pipeline.store_source import StoreSource
 from penstock.pipeline.store_tasks import LogTask
+from penstock.pipeline.svg_charts import BARS, bars, document, table
 from penstock.units import format_size
 
 if TYPE_CHECKING:

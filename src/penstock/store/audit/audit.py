@@ -40,7 +40,7 @@ from penstock.store.audit.queues import QueueFacts, audit_queue
 from penstock.store.audit.ranges import RangeResult, audit_range
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.external_dispatch.coordination import is_external
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.settings import Settings
 

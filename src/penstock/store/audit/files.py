@@ -32,7 +32,7 @@ from penstock.format.sys_flag import enters_queue
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.findings import Finding, FindingKind
 from penstock.store.dispatch_state import FileSizes
-from penstock.store.io import FileMap, Files
+from penstock.store.file_io import FileMap, Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.settings import Settings

@@ -25,7 +25,7 @@ from penstock.store.audit.files import ITEM, Items, ItemTable, Longs, MapCache, 
 from penstock.store.audit.findings import Finding
 from penstock.store.audit.plan import AuditPlan
 from penstock.store.audit.records import FaultRun, join_run
-from penstock.store.io import FileMap, Files
+from penstock.store.file_io import FileMap, Files
 
 _AT_ONCE = 1 << 20
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import msgspec
 
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.files import MapCache, NumberedFile, last_written
 from penstock.store.audit.finding_kinds import KINDS
@@ -21,7 +21,7 @@ from penstock.store.audit.queue_coverage import RangeTable
 from penstock.store.audit.ranges import RangeResult
 from penstock.store.audit.records import Diagnosis
 from penstock.store.damage import DamagedRange
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 
 MISSING = "MISSING"
 """The reason of a damaged range whose file is missing or too short."""

@@ -40,7 +40,7 @@ from penstock.store.audit.queue_coverage import QueueName
 from penstock.store.damage import DamagedRange, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import read_state
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.settings import Settings
 

@@ -18,8 +18,8 @@ from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.kernels import Longs, Rows, Topics
 from penstock.format.queue_unit import MAX_EXT_ADDRESS, UNIT, UNIT_SIZE
-from penstock.format.rows import Reason
 from penstock.format.scan import Blank, Damage, ScanBatch, scan
+from penstock.format.scan_rows import Reason
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.files import MapCache, QueueUnits
@@ -28,7 +28,7 @@ from penstock.store.audit.plan import NO_FILES, AuditPlan, AuditRange
 from penstock.store.audit.queue_coverage import QueueCover, QueueName
 from penstock.store.audit.records import MINUTE_MS, Diagnosis, FaultRun, RecordChecks, diagnose, join_run
 from penstock.store.consume_queue import QueueExtensions
-from penstock.store.io import FileMap, Files
+from penstock.store.file_io import FileMap, Files
 
 
 class UnitCheck:

@@ -18,14 +18,14 @@ import numpy as np
 from penstock.format.constants import BLANK_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_SIZE, MIN_RECORD_SIZE_V2
 from penstock.format.damage_placeholder import find_placeholders
 from penstock.format.kernels import Bools, Rows, Topics
-from penstock.format.rows import Reason
 from penstock.format.scan import Damage
+from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, host_sizes
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.files import is_zero
 from penstock.store.audit.findings import FindingKind
-from penstock.store.io import FileMap
+from penstock.store.file_io import FileMap
 
 Describe = Callable[[np.void], str]
 EARLIEST_MS = int(datetime(2010, 1, 1, tzinfo=UTC).timestamp() * 1000)

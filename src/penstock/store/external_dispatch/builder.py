@@ -33,7 +33,7 @@ import numpy as np
 from penstock.clock import now_ms
 from penstock.errors import BadStore
 from penstock.format import kernels
-from penstock.format.rows import ROW, Reason
+from penstock.format.scan_rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import Quarantine, read_damage
@@ -47,13 +47,13 @@ from penstock.store.external_dispatch.coordination import (
     read_mark,
     require_agreement,
 )
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout, allow_many_files
 from penstock.store.lock import StoreLock
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.readonly.view import FilesView
-from penstock.store.records import RecordReader
+from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch

@@ -32,7 +32,7 @@ import msgspec
 from penstock.errors import BadStore, StoreInUse
 from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.dispatch_state import FileSizes, read_state
-from penstock.store.io import FileMap, Files
+from penstock.store.file_io import FileMap, Files
 from penstock.store.layout import Layout
 from penstock.store.lock import StoreLock
 from penstock.store.settings import Settings

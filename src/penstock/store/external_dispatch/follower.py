@@ -30,8 +30,8 @@ from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
 from penstock.store.external_dispatch.coordination import DispatchMark, MarkFile, built_position
+from penstock.store.file_io import Files
 from penstock.store.index import Index, IndexFile
-from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from penstock.format import kernels
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store.atomic_files import finish_swap
 from penstock.store.commit_log import CommitLog
 from penstock.store.deleted_topics import read_deleted_topics
@@ -30,10 +30,10 @@ from penstock.store.external_dispatch.coordination import (
     read_agreement,
     write_agreement,
 )
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.lock import StoreLock
-from penstock.store.records import max_queue_offset
+from penstock.store.record_reader import max_queue_offset
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store.dispatch_state import read_state
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.settings import Settings
 

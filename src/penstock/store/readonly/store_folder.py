@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import BadStore
 from penstock.store.copy_on_write_files import OverlayFiles
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.message_store import MessageStore
 from penstock.store.readonly.geometry import fit_to_files

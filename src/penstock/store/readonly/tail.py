@@ -22,7 +22,7 @@ import numpy as np
 from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store.consume_queue import ConsumeQueue, count_valid, view_units
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.copy_on_write_files import OverlayFiles

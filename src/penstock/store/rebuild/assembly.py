@@ -33,8 +33,8 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, copy_units
 from penstock.store.atomic_files import remove_all
 from penstock.store.audit.queue_coverage import CoveredRun, QueueName
 from penstock.store.copy_on_write_files import OverlayFiles
+from penstock.store.file_io import FileMap, Files, zero_from
 from penstock.store.index import IndexFile, header_after
-from penstock.store.io import FileMap, Files, zero_from
 from penstock.store.mapped_file_queue import MappedFileQueue, file_name
 from penstock.store.readonly.view import FilesView
 from penstock.store.rebuild.plan import RebuildPlan, RebuildSource

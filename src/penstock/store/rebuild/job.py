@@ -25,7 +25,7 @@ from penstock.errors import BadStore, StoreFailed
 from penstock.store.atomic_files import clear_staging
 from penstock.store.damage import MayExceed, never_exceed
 from penstock.store.deleted_topics import read_deleted_topics
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.rebuild.assembly import Assembler, IndexFilePlan, QueueGroup
 from penstock.store.rebuild.plan import (
     RebuildPlan,

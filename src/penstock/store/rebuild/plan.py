@@ -24,7 +24,7 @@ from penstock.format.index_layout import IndexGeometry
 from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import MayExceed, Quarantine
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.readonly.tail import StoreTail

@@ -45,10 +45,10 @@ from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueNam
 from penstock.store.consume_queue import Placeholders
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
-from penstock.store.io import FileMap, Files
+from penstock.store.file_io import FileMap, Files
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.rebuild.plan import RebuildPlan, RebuildRange, RebuildTask
-from penstock.store.records import max_queue_offset
+from penstock.store.record_reader import max_queue_offset
 from penstock.store.repair.log_scan import DamagedFileRange, LogScan, SuspectBytes, is_unwritten, merged, scan_log_range
 
 _MAX_RUNS: Final = 64

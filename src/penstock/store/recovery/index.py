@@ -17,9 +17,9 @@ from penstock.errors import BadStore
 from penstock.format.index_layout import HEADER_SIZE, SLOT_SIZE
 from penstock.store.damage import Quarantine
 from penstock.store.dispatch_state import DispatchState, FileSizes
+from penstock.store.file_io import Files
 from penstock.store.index import Index, IndexFile
-from penstock.store.io import Files
-from penstock.store.records import RecordReader
+from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import RecoveryReport
 

@@ -24,12 +24,12 @@ import msgspec
 from penstock.format import kernels
 from penstock.format.checkpoint import Checkpoint
 from penstock.format.constants import MESSAGE_MAGIC, MESSAGE_MAGIC_V2
-from penstock.format.rows import Reason
 from penstock.format.scan import is_unpublished
+from penstock.format.scan_rows import Reason
 from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.damage import MISSING, DamagedRange, Quarantine, known_damage, merged_by_file, write_damage
 from penstock.store.dispatch_state import DispatchState
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.log_walk import Walked, still_damaged, torn_records, walk_files
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import (
@@ -39,7 +39,7 @@ from penstock.store.mapped_file_queue import (
     file_name,
     is_missing_file,
 )
-from penstock.store.records import RecordReader
+from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.report import WALK, OnProgress, ProgressMeter, RecoveryReport
 from penstock.store.sink.journal import whole_batches
 from penstock.store.store_parts import Engine

@@ -10,7 +10,7 @@ from penstock.format.checkpoint import Checkpoint
 from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.dispatch_state import read_state
 from penstock.store.lock import StoreLock
-from penstock.store.records import RecordReader
+from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch

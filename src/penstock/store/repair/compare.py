@@ -20,7 +20,7 @@ from penstock.store.audit.files import ItemTable
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.repair.report import LostMessages
 

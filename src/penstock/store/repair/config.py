@@ -26,7 +26,7 @@ from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_
 from penstock.store.config_files import ConfigFile, ConfigFiles
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import Quarantine
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.repair.report import Change, within
 

@@ -19,8 +19,8 @@ from penstock.store.atomic_files import Move, clear_staging, swap
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange, Quarantine
+from penstock.store.file_io import Files
 from penstock.store.index import Index
-from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.repair.compare import OldQueues, QueueName, difference
 from penstock.store.repair.report import Progress, Rebuilt, within

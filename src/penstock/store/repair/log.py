@@ -36,7 +36,7 @@ from penstock.format.damage_placeholder import (
 from penstock.format.hosts import IPV4_HOST_SIZE, encode_host
 from penstock.format.kernels import Rows
 from penstock.store.damage import MISSING, DamagedRange, Quarantine, merged_by_file, read_damage, write_damage
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import FolderListing, MappedFileQueue, file_name, list_data_files

@@ -29,8 +29,8 @@ from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.damage_placeholder import find_placeholders
 from penstock.format.kernels import Rows
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
-from penstock.format.rows import Reason
 from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, scan
+from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import enters_queue, host_sizes
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit.queue_coverage import QueueCover, union, without

@@ -29,7 +29,7 @@ from penstock.store.audit import Finding, audit
 from penstock.store.audit.queue_coverage import without
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange, MayExceed, never_exceed
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.repair.compare import OldQueues, QueueName, any_within, find_lost, index_offsets
 from penstock.store.repair.config import ConfigRepair, repair_offsets

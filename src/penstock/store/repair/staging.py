@@ -24,11 +24,11 @@ from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch import Dispatcher
+from penstock.store.file_io import Files
 from penstock.store.index import Index
-from penstock.store.io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
-from penstock.store.records import RecordReader
+from penstock.store.record_reader import RecordReader
 from penstock.store.repair.compare import OldQueues, QueueName
 from penstock.store.repair.report import Progress
 from penstock.store.running_flags import RunningFlags

@@ -15,14 +15,14 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import BadStore, StoreInUse, disk_refused
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store.atomic_files import finish_swap
 from penstock.store.audit.files import NumberedFile, infer_sizes, list_store
 from penstock.store.copy_on_write_files import RehearsalFiles
 from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.dispatch_state import read_state
 from penstock.store.external_dispatch.coordination import acquire_job_lock, is_external, refuse_while_job_runs
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout, allow_many_files
 from penstock.store.lock import HeldLocks, StoreLock
 from penstock.store.message_store import MessageStore

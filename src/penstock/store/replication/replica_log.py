@@ -17,7 +17,7 @@ from typing import Final, Self
 from penstock.errors import PenstockError
 from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.flush import GroupCommit

@@ -27,7 +27,7 @@ from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.mapped_file import MappedFile
 from penstock.store.settings import Settings
 

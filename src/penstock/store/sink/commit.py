@@ -29,7 +29,7 @@ from penstock.errors import BadMessage, CorruptData, PenstockError, StoreFailed,
 from penstock.format.config_tables import TopicConfig
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
 from penstock.store.config_files import ConfigFiles
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.lock import HeldLocks, StoreLock
 from penstock.store.message_store import MessageStore

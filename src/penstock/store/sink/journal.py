@@ -24,7 +24,7 @@ import msgspec
 
 from penstock.errors import BadStore
 from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 
 MAX_MARKS: Final = 10_000

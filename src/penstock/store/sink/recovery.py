@@ -20,11 +20,11 @@ import msgspec
 
 from penstock.clock import now_ms
 from penstock.format import kernels
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.store.atomic_files import write_checksummed
 from penstock.store.damage import Quarantine
 from penstock.store.dispatch_state import read_state
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.log_walk import next_valid
 from penstock.store.mapped_file import MappedFile

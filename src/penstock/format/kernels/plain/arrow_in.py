@@ -27,7 +27,7 @@ from penstock.format.kernels.types import (
     TextColumn,
     WritableBuffer,
 )
-from penstock.format.rows import PUT_ROW
+from penstock.format.scan_rows import PUT_ROW
 from penstock.format.sys_flag import host_sizes
 
 _LEVEL = re.compile(rb"-?[0-9]{1,10}")

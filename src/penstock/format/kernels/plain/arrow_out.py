@@ -18,7 +18,7 @@ from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.hosts import IPV4_HOST_SIZE, IPV6_HOST_SIZE, decode_host
 from penstock.format.kernels.plain.record import checked_rows, examine, view_of, walk, writable_view_of
 from penstock.format.kernels.types import Buffer, Ints, Longs, Rows, WritableBuffer
-from penstock.format.rows import ROW, Reason
+from penstock.format.scan_rows import ROW, Reason
 
 _MAX_LONG = 2**63 - 1
 _POSITION = struct.Struct(">q")

@@ -24,7 +24,7 @@ from penstock.format.kernels.plain.record import (
 )
 from penstock.format.kernels.types import Buffer, Ints, Longs, QueuePart, Rows, UnitRun, WritableBuffer
 from penstock.format.queue_unit import UNIT, UNIT_SIZE
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,

@@ -8,7 +8,7 @@ from penstock.format.kernels.plain.dispatch import find_property
 from penstock.format.kernels.plain.record import view_of, walk
 from penstock.format.kernels.types import Buffer, Ints
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, is_ext_address, unpack_unit
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 
 FOUND, NO_MATCH, REMOVING = range(3)
 _MAX_PAGE = 1024

@@ -27,7 +27,7 @@ from penstock.format.constants import (
 )
 from penstock.format.kernels.types import Buffer, Rows, Topics, WritableBuffer
 from penstock.format.properties import decode_properties
-from penstock.format.rows import ROW, Reason
+from penstock.format.scan_rows import ROW, Reason
 from penstock.format.sys_flag import host_sizes
 
 _HEAD = struct.Struct(">iIiiiqqiq")  # size, magic, CRC, queue id, flag, both offsets, sysFlag, born timestamp

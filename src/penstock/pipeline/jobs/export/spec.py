@@ -26,7 +26,7 @@ from penstock.errors import BadSettings, BadStore
 from penstock.pipeline.decode import Decode
 from penstock.pipeline.jobs.framework import locked_folder
 from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 
 # -- spec and folder -------------------------------------------------------------------------------------------------
 

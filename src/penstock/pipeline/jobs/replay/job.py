@@ -33,7 +33,7 @@ from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import WrittenRows
 from penstock.pipeline.source import spark_schema
 from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,6 +1,6 @@
 """Generates those parts of the reference pages that come from tables in the source code.
 
-    python -m penstock.config.reference_page docs/reference/*settings.md docs/reference/spark.md
+    python -m penstock.config.page_generator docs/reference/*settings.md docs/reference/spark.md
 
 A page names the source of each part in a comment. The text between the two comments is replaced:
 

@@ -19,7 +19,7 @@ from penstock.format import kernels
 from penstock.format.constants import MESSAGE_MAGIC_V2, MIN_RECORD_SIZE
 from penstock.format.queue_unit import UNIT
 from penstock.format.record import Record, decode_record
-from penstock.format.rows import Reason
+from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import enters_queue, host_sizes
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Picks
