@@ -49,9 +49,9 @@ import numpy as np
 
 from penstock.errors import BadSettings as _BadSettings
 from penstock.format.kernels.plain import __all__
-from penstock.format.rows import PUT_ROW as _PUT_ROW
-from penstock.format.rows import ROW as _ROW
-from penstock.format.rows import Reason as _Reason
+from penstock.format.scan_rows import PUT_ROW as _PUT_ROW
+from penstock.format.scan_rows import ROW as _ROW
+from penstock.format.scan_rows import Reason as _Reason
 
 cdef extern from "Python.h":
     bint PyBytes_CheckExact(object value)
@@ -116,7 +116,7 @@ ctypedef packed struct Row:  # the dtype ROW
     int32_t reserved
 
 
-cdef enum:  # penstock.format.rows.Reason
+cdef enum:  # penstock.format.scan_rows.Reason
     STOP = 0
     FULL = 1
     BLANK = 2
