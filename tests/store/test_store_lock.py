@@ -19,7 +19,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from penstock.errors import StoreInUse
-from penstock.store.io import Files
+from penstock.store.file_io import Files
 try:
     lock = Files().lock(Path(sys.argv[1]))
 except StoreInUse as error:

@@ -62,7 +62,7 @@ def test_a_java_slave_follows_our_master(tmp_path: Path, java_broker_jars: list[
             {**QUICK, "brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": ours.namesrv, "brokerName": "broker-a"},
         )
         with theirs:  # a Java slave that has nothing begins with its master's last file, so nothing is sent before
-            wait_for(lambda: "follows from 0 on" in ours.said, lambda: ours.said)
+            wait_for(lambda: "follows from offset 0" in ours.said, lambda: ours.said)
             with Load(ours.namesrv, "a") as load:
                 load.wait_for_more(300)
                 theirs.kill()
