@@ -108,7 +108,7 @@ class HeldPulls:
         self._store.catch_up()
 
     def release_all(self) -> None:
-        """Answers all held pulls now, because the broker stops. Pulls that are held later are answered at once."""
+        """Answers all held pulls now, because the broker stops. From then on no pull is held."""
         self._closed = True
         for pulls in list(self._by_connection.values()):
             for pull in list(pulls):

@@ -134,7 +134,7 @@ class LoginThrottle:
 
 
 class AccessMiddleware:
-    """ASGI middleware that checks every request to pages, API and metrics. Its only state is the throttle."""
+    """ASGI middleware that checks token, host and origin of every request. Its only state is the log-in throttle."""
 
     def __init__(self, app: ASGIApp, policy: AccessPolicy, throttle: LoginThrottle | None = None) -> None:
         self._app = app

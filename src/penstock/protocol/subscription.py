@@ -1,6 +1,6 @@
-"""A consumer's subscription to a topic: an expression, and for tags the hash codes that a broker compares.
+"""A consumer's subscription to a topic: an expression and, if it names tags, the hash codes that a broker compares.
 
-A client may send the expression alone. The tags and their hash codes are then computed here. Plain values.
+A client may send the expression alone; this module then computes the tags and their hash codes. It does no I/O.
 """
 
 from __future__ import annotations

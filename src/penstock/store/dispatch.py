@@ -243,7 +243,7 @@ class Dispatcher:
                 self._wake.wait(_RETRY_SECONDS)
 
     def _try_catch_up(self) -> bool:
-        """Catches up. Returns False if the disk has no room for queues or index; the store then refuses puts."""
+        """Dispatches what is missing. If the disk has no room for it, makes the store refuse puts and returns False."""
         try:
             self.catch_up()
         except StoreFailed as error:

@@ -522,7 +522,7 @@ class MessageStore:
         return self.records.at(physical_offset)
 
     def look_up_id(self, msg_id: str) -> Record | None:
-        """Returns the record with this offset message id, None if none has it. Raises BadMessage if it is malformed."""
+        """Returns the record with this offset message id, or None. Raises BadMessage if the id is malformed."""
         record = self.look_up(decode_message_id(msg_id)[1])
         return record if record is not None and record.msg_id == msg_id.upper() else None
 

@@ -1,4 +1,4 @@
-"""`usage` (disk usage by topic and other keys) and `lag` (of consumer groups) of `penstock pipeline` and `store`."""
+"""The verbs `usage` (disk usage, by topic or otherwise) and `lag` (consumer lag), for `penstock pipeline` and `store`."""
 
 from __future__ import annotations
 

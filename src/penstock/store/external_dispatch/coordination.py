@@ -1,11 +1,11 @@
 """The files that a store and its dispatch job share: the agreement, two marks, and the job's lock.
 
 `dispatch.json`, the agreement, exists while dispatch is external. It holds the store's settings that the job needs.
-Only the holder of the job's lock creates or removes it. So a job that holds the lock and sees the file knows that the
-store does not dispatch inline. An append-only store may replace the settings in it without that lock. The file
-is written atomically: a crash leaves the old file or the new one.
+Only the holder of the job's lock, the job or a starting store, creates or removes it. So a job that holds the lock and
+sees the file knows that the store does not dispatch inline. A store with external dispatch may replace the settings in
+it without that lock. The file is written atomically: a crash leaves the old file or the new one.
 
-A mark (`dispatch.end`, `dispatch.done`) publishes a process's progress to other processes:
+The store publishes the end of its log in the mark `dispatch.end`, the job its progress in `dispatch.done`:
 
     OFFSET  SIZE  DESCRIPTION (big-endian)
     0       8     "PENMARK1"
@@ -15,8 +15,8 @@ A mark (`dispatch.end`, `dispatch.done`) publishes a process's progress to other
     24      8     boot: a number that identifies this boot of the machine
     32      4     CRC-32 of the bytes 8 to 31
 
-One process writes a mark in place and never syncs it. A reader that meets a torn write sees a wrong CRC and reads
-again. A mark that was written in an earlier boot is not valid: the writes before it may be lost.
+Each mark has one writer, which overwrites it in place and never syncs it. A reader that meets a torn write sees a wrong CRC and reads
+again. A mark of an earlier boot is not valid: what it reports may have been lost.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def read_agreement(files: Files, layout: Layout) -> DispatchAgreement | None:
 
 
 def require_agreement(files: Files, layout: Layout) -> DispatchAgreement:
-    """Reads `dispatch.json`. Raises BadStore if dispatch is inline, or if the file is invalid."""
+    """Returns the agreement. Raises BadStore if `dispatch.json` is missing (dispatch is inline) or invalid."""
     agreement = read_agreement(files, layout)
     if agreement is None:
         raise BadStore(

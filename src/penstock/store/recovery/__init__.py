@@ -2,15 +2,15 @@
 
 The log is the source of truth. Bytes after its last valid record are a torn tail: recovery quarantines them, then
 zeroes them. Damage in the middle truncates nothing: recovery lists it in `penstock/damaged.json`, reports it at each
-start, and skips it. Recovery replaces a missing file between two others with zeros. It keeps valid queue units and
-index items, and rebuilds the others from the log.
+start, and skips it. Recovery replaces a missing file between two others with zeros. It keeps queue
+units and index items up to the last valid one, and rebuilds what follows from the log.
 
 Recovery first inspects, and changes nothing. It raises BadStore if the files are not usable, and StoreFailed if the
 quarantine lacks room. Then it applies its changes. Each step is idempotent: after a kill at any moment, the next start
 reaches the same result.
 
-1. `LogRecovery`    lists damage, replaces missing files, truncates the torn tail
-2. `QueueRecovery`  truncates each queue after its last trusted unit
+1. `LogRecovery`    lists damage, replaces missing files, zeroes the torn tail
+2. `QueueRecovery`  truncates each queue after its last valid unit
 3. `IndexRecovery`  truncates the index after its last valid item
 4. `Redispatch`     builds missing units and index items from the log
 5. `Recovery`       syncs everything; only then does the checkpoint advance

@@ -1,6 +1,6 @@
-"""Bulk comparisons for an audit: queue units, index items, index chains; and counts of rows by group.
+"""Bulk comparisons for an audit: queue units, index items, index chains; and sums of rows by a group number.
 
-Twin of audit.pxi.
+The plain twin of audit.pxi: the same functions, the same results.
 """
 
 from __future__ import annotations

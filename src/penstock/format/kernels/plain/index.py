@@ -35,7 +35,7 @@ def index_put(
 ) -> int:
     """Puts keys until the file is full; returns how many were put. Times are in milliseconds.
 
-    With `apart` the new items, 20 bytes each, go there instead of into the file; the caller writes them to the file.
+    If the buffer `apart` is given, the new items (20 bytes each) are written there; the caller copies them to the file.
     """
     view = writable_view_of(out)
     check_geometry(view, slots, items)

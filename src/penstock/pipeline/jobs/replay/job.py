@@ -45,7 +45,7 @@ _MAX_FILE_AGE: Final = "36500d"
 
 
 class ReplaySource(msgspec.Struct, frozen=True, kw_only=True):
-    """The source of a replay: either `topics` of `job_input`, or the files in `folder`."""
+    """Where a replay reads: `topics` of the store or cluster in `job_input`, or the exported files in `folder`."""
 
     job_input: JobInput = JobInput()
     topics: tuple[str, ...] = ()
