@@ -1,4 +1,4 @@
-"""The verbs `usage` (disk usage, by topic or otherwise) and `lag` (consumer lag), for `penstock pipeline` and `store`."""
+"""The verbs `usage` (disk usage) and `lag` (consumer lag), for `penstock pipeline` and `penstock store`."""
 
 from __future__ import annotations
 

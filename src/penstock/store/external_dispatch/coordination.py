@@ -15,8 +15,8 @@ The store publishes the end of its log in the mark `dispatch.end`, the job its p
     24      8     boot: a number that identifies this boot of the machine
     32      4     CRC-32 of the bytes 8 to 31
 
-Each mark has one writer, which overwrites it in place and never syncs it. A reader that meets a torn write sees a wrong CRC and reads
-again. A mark of an earlier boot is not valid: what it reports may have been lost.
+Each mark has one writer, which overwrites it in place and never syncs it. A reader that meets a torn write sees a wrong
+CRC and reads again. A mark of an earlier boot is not valid: what it reports may have been lost.
 """
 
 from __future__ import annotations
