@@ -36,7 +36,7 @@ class QueueNote(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FileSizes(msgspec.Struct, frozen=True):
-    """The sizes that the store's files were created with: bytes of log and queue files, slots and items of the index."""
+    """The sizes that the store's files were created with: bytes of log and queue files, index slots and items."""
 
     commit_log: int
     consume_queue: int
