@@ -124,7 +124,7 @@ def test_the_commands_run_on_spark(
         (["search", *where], "nothing to search for"),
         (["search", "--text", "x"], "give either --store DIR or --namesrv"),
         (["search", *where, "--since", "yesterday"], "not a valid time"),
-        (["search", *where, "--property", "color"], "joined by ="),
+        (["search", *where, "--property", "color"], "it must be NAME=VALUE"),
         (["search", *where, "--regex", "("], "it must be a regular expression"),
         (["usage", *where, "--conf", "x"], "it must be NAME=VALUE"),
         (["usage", "--store", str(tmp_path / "none")], "there is no store here"),
