@@ -34,6 +34,7 @@ from penstock.store.external_dispatch.builder import (
     encode_piece,
     scan,
 )
+from penstock.store.external_dispatch.follower import ExternalDispatch
 from penstock.store.file_io import Files
 from penstock.store.retention.cleaner import DeletedFile
 from support.disks import MeasuredFiles
@@ -422,3 +423,9 @@ def put_mixed(home: StoreHome, store: MessageStore, count: int, start: int = 0) 
             properties=properties,
         )
         assert store.put(message).ok
+    deadline = time.monotonic() + 30
+    while isinstance(store.dispatcher, ExternalDispatch):  # its thread publishes the new end of the log
+        if store.dispatcher._published[0] >= store.log.confirmed_offset:
+            break
+        assert time.monotonic() < deadline, "the end of the log was not published"
+        time.sleep(0.001)
