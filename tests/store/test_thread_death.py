@@ -123,6 +123,20 @@ def test_an_error_while_a_file_is_prepared_fails_one_put_and_not_all_that_follow
         assert store.put(Message("orders", b"second")).stored
 
 
+def test_a_thread_that_ends_in_its_last_round_leaves_no_clean_exit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, **ASYNC) as store:
+        store.put(Message("orders", b"x"))
+        (worker,) = [each for each in store._threads if each._thread.name == "penstock-derived-flush"]
+
+        def out_of_memory() -> None:
+            raise MemoryError("planted")
+
+        monkeypatch.setattr(worker, "finish", out_of_memory)
+    assert (tmp_path / "store" / "abort").exists()
+
+
 def test_without_a_supervisor_the_exception_is_not_swallowed() -> None:
     class Fails(Worker):
         def work(self) -> None:

@@ -128,6 +128,7 @@ class MessageStore:
         self._put_path: PutPath | None = None
         self._put: Callable[[Message], PutResult] = self._refuse
         self._closed = False
+        self._has_dead_thread = False
 
     # -- opening and closing ---------------------------------------------------------------------------------
 
@@ -273,6 +274,7 @@ class MessageStore:
 
     def _thread_died(self, name: str, error: BaseException) -> None:
         """Stops writes: a background thread has ended, so a promise of the store can no longer be kept."""
+        self._has_dead_thread = True
         log.critical("the thread %s ended; the store accepts no more messages", name, exc_info=error)
         with contextlib.suppress(Exception):  # the flag is raised first; a listener may be what failed
             self._fail(f"the thread {name} ended ({error!r}); restart the store")
@@ -292,7 +294,8 @@ class MessageStore:
         self.dispatcher.stop()
         for thread in derived_flush:
             thread.stop()
-        failed = failed or self._syncer.failure is not None or any(each.failure is not None for each in derived_flush)
+        failed = failed or self._has_dead_thread or self._syncer.failure is not None
+        failed = failed or any(each.failure is not None for each in derived_flush)
         dispatches = not self.engine.only_appends
         drained = not dispatches or self.dispatcher.behind <= 0
         flushed = self.log.queue.flushed_where >= self.log.queue.wrote_offset
