@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from support.brokers import BrokerHome, ok
 
 from penstock.broker.message_hooks import ConsumeContext, SendContext
-from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.remoting.handlers import Refusal
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from broker.conftest import Run

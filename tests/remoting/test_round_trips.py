@@ -9,10 +9,9 @@ import pytest
 from support.loopback import ECHO, Raw, echo, frames, requests, serving, until
 
 from penstock.errors import BadMessage, BadRequest, StoreFailed
-from penstock.protocol.codes import ResponseCode
+from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.command import ONE_WAY, Command
 from penstock.remoting.connection import Connection, connect
-from penstock.remoting.handlers import Refusal
 
 if TYPE_CHECKING:
     from remoting.conftest import Run

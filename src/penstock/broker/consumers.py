@@ -38,14 +38,14 @@ from penstock.protocol.bodies.clients import (
     HeartbeatData,
     MessageModel,
 )
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.groups import ConsumerGroupRequest as GroupHeader
 from penstock.protocol.headers.groups import UnregisterClient
 from penstock.protocol.subscription import TAG, SubscriptionData
 from penstock.protocol.versions import Language
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.handlers import Handler
 
 log = logging.getLogger("penstock.broker")
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.remoting.handlers import Refusal
+from penstock.protocol.codes import Refusal
 
 log = logging.getLogger("penstock.broker")
 

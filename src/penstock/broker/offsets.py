@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from penstock.broker.consumers import GroupTable
 from penstock.broker.topics import BrokerTopics
 from penstock.format.config_tables import ConsumerOffsets
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.offsets import (
     GetEarliestTime,
@@ -25,7 +25,7 @@ from penstock.protocol.headers.offsets import (
     UpdateConsumerOffset,
 )
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.handlers import Handler
 from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary
 

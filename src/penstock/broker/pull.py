@@ -27,12 +27,12 @@ from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.clients import MessageModel
 from penstock.protocol.bodies.queues import MessageQueue, OffsetMovedEvent
 from penstock.protocol.bodies.routes import PERM_READ
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import RESPONSE, Command
 from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal, failed
+from penstock.remoting.handlers import Handler, failed
 from penstock.store.message import GetStatus, Message, Page
 from penstock.store.message_store import MessageStore
 

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from penstock.protocol import fields
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.pull import QueryMessage, QueryMessageReply, ViewMessage
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.handlers import Handler
 from penstock.store.message_store import MessageStore
 
 _MAX_BYTES: Final = 8 << 20

@@ -18,11 +18,11 @@ from penstock.errors import PenstockError
 from penstock.format.constants import CLUSTER
 from penstock.format.properties import encode_properties, split_properties
 from penstock.protocol import fields
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.send import PushReply, SendMessage, SendMessageV2
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.handlers import Handler
 from penstock.store.message import Message
 from penstock.store.message_store import MessageStore
 

@@ -19,12 +19,12 @@ from penstock.format.config_tables import SubscriptionGroup
 from penstock.format.constants import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC
 from penstock.format.record import Record
 from penstock.protocol.bodies.routes import PERM_WRITE
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import ONE_WAY, Command
 from penstock.protocol.headers.groups import SendBack
 from penstock.protocol.versions import V3_4_9
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.handlers import Handler
 from penstock.store.message import Message
 
 _FIRST_RETRY_LEVEL = 3

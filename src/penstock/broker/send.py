@@ -34,12 +34,12 @@ from penstock.format.properties import encode_properties, join_properties, split
 from penstock.format.sys_flag import MULTI_TAGS
 from penstock.format.topics import check_topic
 from penstock.protocol.bodies.routes import PERM_WRITE
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import ONE_WAY, RESPONSE, Command
 from penstock.protocol.headers.send import SendMessage, SendMessageV2
 from penstock.protocol.versions import V3_4_9
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.handlers import Handler
 from penstock.store.message import Message, PutStatus
 from penstock.store.message_store import MessageStore
 

@@ -16,12 +16,12 @@ from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.settings import SettingsInForce
 from penstock.errors import PenstockError
 from penstock.format.properties import split_properties
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.pull import PullMessage, QueryMessage, ViewMessage
 from penstock.protocol.headers.send import SendMessage, SendMessageV2
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal, Result
+from penstock.remoting.handlers import Handler, Result
 from penstock.store.message_store import MessageStore
 from penstock.telemetry import TRACE_PROPERTIES, context_of, find_tracer
 

@@ -48,12 +48,12 @@ from penstock.format.constants import (
 )
 from penstock.format.record import Record, decode_record, encode_record
 from penstock.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import ONE_WAY, Command
 from penstock.protocol.fields import write
 from penstock.protocol.headers.send import CheckTransaction, EndTransaction, ResumeCheck
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.handlers import Handler
 from penstock.store.message import Message, PutResult
 from penstock.store.message_store import MessageStore
 

@@ -31,7 +31,7 @@ from penstock.namesrv.settings import CHANGEABLE, NamesrvSettings
 from penstock.protocol import fields
 from penstock.protocol.bodies.admin import KVTable, TopicList, decode_config, encode_config
 from penstock.protocol.bodies.routes import RegisterBrokerBody, TopicRouteData
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.namesrv import (
     AddReply,
@@ -50,7 +50,7 @@ from penstock.protocol.headers.namesrv import (
     WipeReply,
 )
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.handlers import Handler
 from penstock.store.config_files import ConfigFile
 from penstock.store.file_io import Files
 

@@ -1,8 +1,13 @@
-"""Request and response codes. A reply has a `ResponseCode` in the field where its request has a `RequestCode`."""
+"""Request and response codes, and the error that carries a response code.
+
+A reply has a `ResponseCode` in the field where its request has a `RequestCode`.
+"""
 
 from __future__ import annotations
 
 from enum import IntEnum
+
+from penstock.errors import PenstockError
 
 
 class RequestCode(IntEnum):
@@ -187,3 +192,11 @@ class ResponseCode(IntEnum):
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+
+
+class Refusal(PenstockError):
+    """Refuses a request with a given code: `raise Refusal(ResponseCode.NO_PERMISSION, "…")`."""
+
+    def __init__(self, code: ResponseCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.errors import BadMessage, PenstockError, StoreFailed
-from penstock.protocol.codes import ResponseCode
+from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.command import Command
 
 if TYPE_CHECKING:
@@ -40,14 +40,6 @@ _CODES: Final = {
     BadMessage: ResponseCode.MESSAGE_ILLEGAL,
     StoreFailed: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
-
-
-class Refusal(PenstockError):
-    """Refuses a request with a given code: `raise Refusal(ResponseCode.NO_PERMISSION, "…")`."""
-
-    def __init__(self, code: ResponseCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 def failed(command: Command, error: BaseException) -> Command:

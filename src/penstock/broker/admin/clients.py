@@ -18,14 +18,14 @@ from penstock.protocol import fields
 from penstock.protocol.bodies.clients import ClientConnection as ConnectionBody
 from penstock.protocol.bodies.clients import ConsumerConnection, ProducerConnection, ProducerInfo, ProducerTableInfo
 from penstock.protocol.bodies.stats import GetConsumerStatusBody
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.groups import ConsumeDirectly, GetConsumerRunningInfo, ProducerGroup
 from penstock.protocol.headers.groups import ConsumerGroupRequest as GroupHeader
 from penstock.protocol.headers.offsets import GetConsumerStatus
 from penstock.protocol.versions import V3_0_7_SNAPSHOT, V3_1_8
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.handlers import Handler
 
 _CLIENT_S: Final = 10.0
 _STATUS_S: Final = 5.0

@@ -43,7 +43,7 @@ from penstock.protocol.bodies.stats import (
     QueueTimeSpan,
     ResetOffsetBody,
 )
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.admin import GetBrokerConsumeStats
 from penstock.protocol.headers.groups import DeleteGroup, GetConsumeStats, GroupName, QuerySubscription
@@ -52,7 +52,7 @@ from penstock.protocol.headers.pull import QueryConsumeQueue
 from penstock.protocol.subscription import TAG, SubscriptionData
 from penstock.protocol.versions import V3_0_7_SNAPSHOT, Language
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.handlers import Handler
 
 log = logging.getLogger("penstock.broker")
 _MAX_RETRY_QUEUES: Final = 4096

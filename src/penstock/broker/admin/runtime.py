@@ -35,12 +35,12 @@ from penstock.namesrv.route_table import RegisteredBroker
 from penstock.protocol import fields
 from penstock.protocol.bodies.admin import ClusterAclConfig, KVTable, PlainAccessConfig
 from penstock.protocol.bodies.stats import BrokerStatsData, BrokerStatsItem
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.admin import BrokerConfigReply, ViewBrokerStats
 from penstock.protocol.versions import CURRENT, version_name
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.handlers import Handler
 from penstock.remoting.tls import SERVER_NAMES
 from penstock.store.settings import TABLE as STORE_TABLE
 

@@ -19,11 +19,11 @@ from penstock.format.topics import check_topic
 from penstock.protocol.bodies.admin import DELETED_TOPICS, GroupList, TopicList, encode_config, encode_deleted
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.stats import TopicOffset, TopicStatsTable
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.admin import CreateTopic, TopicName
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Refusal
+from penstock.remoting.handlers import Handler
 
 log = logging.getLogger("penstock.broker")
 

@@ -1,0 +1,97 @@
+"""The broker's core: operations as plain calls, and the guards around all of them.
+
+An operation takes a client and a typed request, and returns an outcome, or an awaitable of one. It raises `Refusal` to
+refuse. It knows neither connections nor commands: `broker/remoting` turns frames into requests and outcomes into
+frames, and a second protocol would be a second room beside it. The requests are the structs of `protocol.headers` and
+`protocol.bodies`; the outcomes are structs of `protocol.bodies`, or values that the module of the operation defines.
+
+`Core` wraps each operation once, when it is added, in the guards that apply to it: access rights, who may administer,
+and whether this broker accepts messages at all. An operation that needs no guard is called directly. Use everything
+here from the loop's thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+from penstock.protocol.fields import Fields
+
+
+class Client(Protocol):
+    """A connected client, as the core sees it. Compared and hashed by identity. `remoting.Connection` is one."""
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        """Host and port of the client."""
+
+    @property
+    def is_loopback(self) -> bool: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    on_close: list[Callable[[Any], None]]
+    """Each callback is called once with the client, after either side has closed the connection."""
+
+    account: str | None
+    """The access key that signed the current request; None without one."""
+
+
+class Answer(NamedTuple):
+    """A client's answer to a request of the broker."""
+
+    code: int
+    remark: str | None
+    body: bytes | memoryview
+
+
+class ClientRequests(Protocol):
+    """Sends requests of the broker to its clients."""
+
+    def tell(self, client: Client, request: Fields, body: bytes = b"") -> None:
+        """Sends a request that gets no answer. Drops it if the client is gone."""
+
+    async def ask(self, client: Client, request: Fields, body: bytes, timeout_s: float) -> Answer:
+        """Sends a request and returns the answer. Raises PenstockError if none comes in time."""
+
+
+Call = Callable[..., Any]
+"""`call(client, request)`, or `call(client, request, body)` where the request has a body of its own."""
+
+
+class Operation(NamedTuple):
+    """One thing that a broker does for its clients."""
+
+    name: str
+    """Two words at most, as in `send` or `create topic`: in spans, counters and log lines."""
+    call: Call
+    is_administration: bool = False
+    """Whether ordinary clients do not ask for this: needs an administrator's account, or a client on this machine."""
+    writes: bool = False
+    """Whether it stores messages: refused by a slave, and while the broker stops."""
+
+
+Guard = Callable[[Operation], Call]
+"""Returns the call of an operation, wrapped; or the same call if the guard does not apply to it."""
+
+
+class Core:
+    """All operations of a broker by name."""
+
+    def __init__(self, guards: Iterable[Guard] = ()) -> None:
+        """`guards` are applied in order, so the last one is the outermost."""
+        self._guards = tuple(guards)
+        self._operations: dict[str, Operation] = {}
+
+    def add(self, *operations: Operation) -> None:
+        """Adds operations. No two may have the same name."""
+        for operation in operations:
+            assert operation.name not in self._operations, f"there are two operations {operation.name!r}"
+            for guard in self._guards:
+                operation = operation._replace(call=guard(operation))
+            self._operations[operation.name] = operation
+
+    def call_of(self, name: str) -> Call:
+        """Returns the guarded call of an operation."""
+        return self._operations[name].call
