@@ -69,7 +69,7 @@ class HeldPulls:
         self._catch_up_scheduled = False
         store.on_arrival(self._on_arrival)
         if store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            store.on_flush(self._on_flushed)
+            store.watermarks.on_advance(self._on_flushed)
 
     def __len__(self) -> int:
         return sum(len(pulls) for pulls in self._by_connection.values())

@@ -1,12 +1,8 @@
 """Pending acks: replies to sends that are stored but not yet on disk (SYNC_FLUSH) or on a slave (SYNC_MASTER).
 
-The loop never blocks on them. One fsync acks every send that it covers, with one call into the loop (group commit). The
-acks wait in log order, so the oldest ack has the next deadline. When that passes, the reply is FLUSH_DISK_TIMEOUT,
-because the message is stored. After a failed fsync, every send that is not on disk gets an error.
-
-Slaves work the same way: one report of a slave acks many sends. If the report comes too late, the reply is
-FLUSH_SLAVE_TIMEOUT. If no connected slave is near enough to the log's end to ack soon, the reply is
-SLAVE_NOT_AVAILABLE.
+The loop never blocks on them. Each waits in the store's watermarks (`store/watermarks.py`), which decide how it ends:
+the reply says SUCCESS, that the disk or a slave was too late, that no slave can ack soon, or that the log could not be
+synced. One fsync, or one report of a slave, acks every send that it covers, with one call into the loop.
 
 The number of pending acks per connection is limited (maxUnflushedSends). Further sends get SYSTEM_BUSY before anything
 is stored.
@@ -19,143 +15,85 @@ import threading
 from collections import Counter, deque
 from typing import NamedTuple
 
+from penstock.broker.replies import code_of
 from penstock.broker.settings import SettingsInForce
-from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Connection
 from penstock.store.message import PutStatus
 from penstock.store.message_store import MessageStore
-from penstock.store.replication.slave_acks import replica_reason
-from penstock.store.settings import BrokerRole, FlushDiskType
+from penstock.store.watermarks import Waiter
 
 
 class PendingAck(NamedTuple):
-    """A reply, the log offset that it waits for, and its deadline on the loop's clock."""
+    """A reply that waits, and where it goes."""
 
-    end_offset: int
-    deadline: float
     connection: Connection
     reply: Command
-    needs_slave: bool
 
 
 class PendingAcks:
     """Sends each reply once the log is flushed, and under SYNC_MASTER replicated, up to the reply's offset.
 
-    Use it from the loop's thread only, except `_on_flushed` and `_on_slave_ack`, which any thread may call.
+    Use it from the loop's thread only, except `_on_ended`, which any thread may call.
     """
 
     def __init__(self, store: MessageStore, settings: SettingsInForce) -> None:
-        self._store = store
+        self._watermarks = store.watermarks
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._needs_disk = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._needs_slave = store.settings.broker_role is BrokerRole.SYNC_MASTER
-        self.is_needed = self._needs_disk or self._needs_slave
+        self.is_needed = any(store.watermarks.needs)
         """Whether replies to sends have to wait at all: under SYNC_FLUSH or SYNC_MASTER."""
-        self._wait_s = (store.settings.slave_timeout if self._needs_slave else store.settings.sync_flush_timeout) / 1000
-        self._pending: deque[PendingAck] = deque()
         self._by_connection: Counter[Connection] = Counter()
-        self._poll_scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._ended: deque[Waiter[PendingAck]] = deque()
+        """Acks that other threads have ended, until the loop sends their replies."""
+        self._is_scheduled = False
         self._drained = asyncio.Event()
         self._drained.set()
-        if self._needs_disk:
-            store.on_flush(self._on_flushed)
-        if self._needs_slave:
-            store.slave_acks.on_acknowledge(self._on_slave_ack)
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return self._by_connection.total()
 
     def has_too_many(self, connection: Connection) -> bool:
         return self._by_connection[connection] >= self._settings.now.max_unflushed_sends
 
     def add(self, connection: Connection, end_offset: int, reply: Command) -> None:
-        """Sends `reply` once the log is safe up to `end_offset`. After the timeout, sends it with a timeout code.
-
-        If no slave can ack soon, the reply's code becomes SLAVE_NOT_AVAILABLE, and the reply waits for the disk at
-        most.
-        """
-        needs_slave = self._needs_slave
-        if needs_slave and not self._store.slave_acks.is_available(end_offset):
-            needs_slave = False
-            reply.code = ResponseCode.SLAVE_NOT_AVAILABLE
-            reply.remark = replica_reason(PutStatus.SLAVE_NOT_AVAILABLE, self._wait_s)
-            if not self._needs_disk:
-                connection.send(reply)
-                return
-        deadline = self._loop.time() + self._wait_s
-        self._pending.append(PendingAck(end_offset, deadline, connection, reply, needs_slave))
+        """Sends `reply` once the log is safe up to `end_offset`; with another code if it is not safe in time."""
         self._by_connection[connection] += 1
         self._drained.clear()
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._wait_s, self._expire)
-        if needs_slave:
-            self._store.slave_acks.request_send()
-        if self._is_done(self._pending[0]) or self._store.flush_failure:
-            self._poll_soon()  # the log became safe before this call
-
-    def _is_done(self, pending: PendingAck) -> bool:
-        if self._needs_disk and self._store.flushed_offset < pending.end_offset:
-            return False
-        return not pending.needs_slave or self._store.slave_acks.acknowledged >= pending.end_offset
+        self._watermarks.wait(end_offset, self._on_ended, PendingAck(connection, reply))
 
     async def drained(self) -> None:
         """Returns when no ack is pending."""
         await self._drained.wait()
 
-    def _on_slave_ack(self) -> None:
-        """Checks the pending acks after a slave's report.
+    def _on_ended(self, waiters: list[Waiter[PendingAck]]) -> None:
+        """Sends the replies; on another thread than the loop's, has the loop do it.
 
-        The loop's own thread usually calls this, because it reads the reports; then the loop need not be woken.
+        The loop's own thread reads the reports of slaves, so then the loop need not be woken.
         """
+        self._ended.extend(waiters)
         if threading.get_ident() == self._thread:
-            self._poll()
-        else:
-            self._on_flushed()
-
-    def _on_flushed(self) -> None:
-        """Schedules a check of the pending acks on the loop. Any thread may call this; the flush thread does."""
-        if not self._poll_scheduled and self._pending:
-            self._poll_scheduled = True
+            self._answer_ended()
+        elif not self._is_scheduled:
+            self._is_scheduled = True
             try:
-                self._loop.call_soon_threadsafe(self._poll)
+                self._loop.call_soon_threadsafe(self._answer_ended)
             except RuntimeError:  # the loop is closed
-                self._poll_scheduled = False
+                self._is_scheduled = False
 
-    def _poll_soon(self) -> None:
-        if not self._poll_scheduled:
-            self._poll_scheduled = True
-            self._loop.call_soon(self._poll)
-
-    def _poll(self) -> None:
-        self._poll_scheduled = False
-        failure = self._store.flush_failure
+    def _answer_ended(self) -> None:
+        self._is_scheduled = False
         answered: set[Connection] = set()
-        while self._pending and (self._is_done(self._pending[0]) or failure):
-            pending = self._pending.popleft()
-            if failure and pending.end_offset > self._store.flushed_offset:
-                pending.reply.code, pending.reply.remark = ResponseCode.SYSTEM_ERROR, failure
+        while self._ended:
+            waiter = self._ended.popleft()
+            pending = waiter.token
+            if waiter.status is not PutStatus.PUT_OK:
+                pending.reply.code, pending.reply.remark = code_of(waiter.status), waiter.reason
             self._answer(pending)
             answered.add(pending.connection)
         for connection in answered:
             connection.flush()
-
-    def _expire(self) -> None:
-        now = self._loop.time()
-        while self._pending and self._pending[0].deadline <= now:
-            pending = self._pending.popleft()
-            if pending.needs_slave:
-                pending.reply.code = ResponseCode.FLUSH_SLAVE_TIMEOUT
-                pending.reply.remark = replica_reason(PutStatus.FLUSH_SLAVE_TIMEOUT, self._wait_s)
-            elif pending.reply.code == ResponseCode.SUCCESS:
-                pending.reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
-                pending.reply.remark = f"stored, but not on disk after {self._wait_s:g} seconds"
-            self._answer(pending)
-            pending.connection.flush()
-        self._timer = self._loop.call_at(self._pending[0].deadline, self._expire) if self._pending else None
 
     def _answer(self, pending: PendingAck) -> None:
         """Enqueues the reply. The caller must flush the connection afterwards."""
@@ -163,5 +101,5 @@ class PendingAcks:
         if self._by_connection[pending.connection] <= 0:
             del self._by_connection[pending.connection]
         pending.connection.enqueue(pending.reply)
-        if not self._pending:
+        if not self._by_connection:
             self._drained.set()

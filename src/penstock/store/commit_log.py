@@ -32,7 +32,8 @@ from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.message import Message, PutResult, PutStatus
 from penstock.store.preallocate import Allocator
 from penstock.store.prepare import Prepared, PutRefused
-from penstock.store.settings import FlushDiskType, Settings
+from penstock.store.settings import Settings
+from penstock.store.watermarks import Watermarks
 from penstock.store.worker import noop
 
 _BUSY_LIMIT_MS = 10_000_000
@@ -47,6 +48,7 @@ class CommitLog:
 
     def __init__(self, files: Files, folder: Path, settings: Settings, clock: Callable[[], int]) -> None:
         self.queue = MappedFileQueue(files, folder, settings.mapped_file_size_commit_log)
+        self.watermarks = Watermarks(self.queue, settings)
         self._next_offsets: dict[str, dict[int, int]] = {}
         """Next queue offset by topic and queue id. All its topics have legal names."""
         self.appender = kernels.Appender(
@@ -75,7 +77,6 @@ class CommitLog:
         self._locked_at = 0.0
         self._stopped = False
         self._pages_needed_at = 0
-        self._sync_flush = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._busy_after = settings.os_page_cache_busy_time_out_mills / 1000
 
     def start(self, allocator: Allocator) -> None:
@@ -147,8 +148,8 @@ class CommitLog:
 
     @property
     def confirmed_offset(self) -> int:
-        """Physical offset up to which consumers may see records. Under SYNC_FLUSH it is the flushed offset."""
-        return self.queue.flushed_where if self._sync_flush else self.queue.max_offset
+        """Physical offset up to which consumers may see records: the visible watermark."""
+        return self.watermarks.visible
 
     def roll_next(self, offset: int) -> int:
         """Physical offset at which the file after that of `offset` begins."""
