@@ -372,9 +372,9 @@ class CommitLog:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, size: int) -> bytes | None:
-        """Returns `size` bytes at `offset`; None if the log does not have them (any more)."""
-        return self.queue.read(offset, size)
+    def read(self, offset: int, size: int, *, at_once: bool = False) -> bytes | None:
+        """Returns `size` bytes at `offset`; None if the log does not have them (any more). See `MappedFile.read`."""
+        return self.queue.read(offset, size, at_once=at_once)
 
     def close(self) -> None:
         self.set_open(False)
