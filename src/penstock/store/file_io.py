@@ -147,10 +147,14 @@ class FileMap:
         scratch = memoryview(bytearray(min(stop - start, _LOADED_AT_ONCE)))
         try:
             while start < stop:
-                count = os.preadv(self._descriptor, [scratch[: stop - start]], start)
+                count = self.read_into(scratch[: stop - start], start)
                 start = start + count if count else stop
         except OSError as error:
             raise disk_refused(f"cannot read {stop - start} bytes at {start}", self.path, 0, error) from error
+
+    def read_into(self, buffer: memoryview, start: int) -> int:
+        """Reads bytes at `start` with `preadv`, without the GIL. Returns their number. Raises OSError."""
+        return os.preadv(self._descriptor, [buffer], start)
 
     def will_need(self, start: int = 0, size: int = 0) -> None:
         """Asks the system to read `size` bytes ahead; 0 means up to the end of the file. Returns at once."""

@@ -159,9 +159,9 @@ cdef object longs_from(const int64_t* values, int64_t count):
 
 include "record.pxi"
 include "dispatch.pxi"
+include "read.pxi"
 include "index.pxi"
 include "append.pxi"
-include "read.pxi"
 include "arrow_in.pxi"
 include "arrow_out.pxi"
 include "audit.pxi"
