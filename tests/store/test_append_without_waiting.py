@@ -10,7 +10,7 @@ from support.disks import FaultyFiles, refuse
 from support.stores import StoreHome, eventually
 
 from penstock.errors import StoreFailed
-from penstock.store import GetStatus, Message, PutStatus, TagFilter
+from penstock.store import GetStatus, Message, Page, PutStatus, TagFilter
 
 
 def test_an_append_is_answered_while_the_disk_is_still_busy(home: StoreHome) -> None:

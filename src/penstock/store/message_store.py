@@ -357,7 +357,10 @@ class MessageStore:
         return self._writer().put_async(message)
 
     def append(self, message: Message) -> PutResult:
-        """Like `put`, but waits neither for the disk nor for a slave."""
+        """Like `put`, but waits neither for the disk nor for a slave.
+
+        Returns OS_PAGECACHE_BUSY if the next log file is not ready, or another thread holds the log: try again.
+        """
         return self._writer().append(message)
 
     def append_many(self, messages: Sequence[Message]) -> BatchResult:
