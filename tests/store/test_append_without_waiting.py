@@ -10,7 +10,7 @@ from support.disks import FaultyFiles, refuse
 from support.stores import StoreHome, eventually
 
 from penstock.errors import StoreFailed
-from penstock.store import GetStatus, Message, PutStatus, TagFilter
+from penstock.store import GetStatus, Message, Page, PutStatus, TagFilter
 
 
 def test_an_append_is_answered_while_the_disk_is_still_busy(home: StoreHome) -> None:
@@ -54,8 +54,11 @@ def test_a_get_of_what_is_dispatched_waits_for_nothing(home: StoreHome) -> None:
     store = home.open()
     store.dispatcher.set_batch_delay(3600)  # the thread does not get to it in this test
     assert store.append(Message("T", b"one")).ok
-    page = store.get_dispatched("T", 0, 0, 32, TagFilter("*"))
+    page = store.try_get("T", 0, 0, 32, TagFilter("*"))
+    assert isinstance(page, Page)
     assert (page.status, page.count) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
     assert store.get("T", 0, 0).count == 1
-    assert store.get_dispatched("T", 0, 0, 32, TagFilter("*")).count == 1
+    page = store.try_get("T", 0, 0, 32, TagFilter("*"))
+    assert isinstance(page, Page)
+    assert page.count == 1
     store.dispatcher.set_batch_delay(0.0)

@@ -105,7 +105,7 @@ class HeldPulls:
 
     def _catch_up(self) -> None:
         self._catch_up_scheduled = False
-        self._store.catch_up()
+        self._store.try_catch_up()  # if another thread dispatches, it reports the arrivals
 
     def release_all(self) -> None:
         """Answers all held pulls now, because the broker stops. From then on no pull is held."""

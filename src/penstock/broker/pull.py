@@ -4,19 +4,24 @@ A pull is checked, commits its offset if it asks to, and is answered from the qu
 (`long_polling`) and run again later. Every answer carries the next offset and the queue's lowest and highest offset.
 `SlaveReads` decides which broker a consumer should pull from next. `MovedOffsets` records that a consumer's offset was
 corrected. Use everything here from the loop's thread only.
+
+The loop does not wait for the disk. If a page is not in memory, a thread of the store reads it, one page at a time for
+each connection, and the pull is answered afterwards.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import sql_compiler
-from penstock.broker.filters import ALL, Selection, SqlCompiler, by_tags
+from penstock.broker.filters import ALL, RecordFilter, Selection, SqlCompiler, by_tags
 from penstock.broker.long_polling import HeldPull, HeldPulls
 from penstock.broker.message_hooks import ConsumeContext
 from penstock.broker.replies import pull_reply_head
@@ -33,6 +38,7 @@ from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND,
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, failed
+from penstock.store.cold_reads import ColdRead
 from penstock.store.message import GetStatus, Message, Page
 from penstock.store.message_store import MessageStore
 
@@ -165,6 +171,8 @@ class Pulls:
         self._moved = moved
         self._reads = reads
         self._compile_sql = compile_sql
+        self._cold: set[asyncio.Task[None]] = set()
+        """The answers of held pulls that wait for the disk."""
         self._plain: dict[tuple[str, str], tuple[SubscriptionGroup, int]] = {}
         """The pairs of topic and group that passed all checks, with the group and the topic's number of read queues.
         Emptied when topics, groups or settings change."""
@@ -175,7 +183,9 @@ class Pulls:
     def handlers(self) -> dict[RequestCode, Handler]:
         return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
 
-    def _pull(self, connection: Connection, command: Command) -> Command | tuple[bytes, bytes] | None:
+    def _pull(
+        self, connection: Connection, command: Command
+    ) -> Command | tuple[bytes, bytes] | Awaitable[Command | None] | None:
         header = command.read(PullMessage)
         offset, flags = header.queue_offset, header.sys_flag
         group, queues = self._plain.get((header.topic, header.consumer_group), _UNKNOWN)
@@ -185,16 +195,38 @@ class Pulls:
         if flags & COMMIT_OFFSET and self._reads.accepts_commits:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         page = self._get(header, offset, selection)
+        if isinstance(page, ColdRead):
+            return self._pull_cold(connection, command, header, selection, page)
         if page.status is GetStatus.FOUND and not command.binary and not self._reads.suggests:
             self._count_pulled(connection, header, page)
             bounds = page.next_begin_offset, page.min_offset, page.max_offset
             return pull_reply_head(command.opaque, *bounds, len(page.data)), page.data
         waits = flags & SUSPEND != 0 and self._is_at_end(page, offset)
         if page.status not in _SCANNED and not waits and self._store.dispatcher.behind > 0:
-            self._store.catch_up()  # a pull that is not held must see every acked message
-            page = self._get(header, offset, selection)
-            waits = flags & SUSPEND != 0 and self._is_at_end(page, offset)
-        if waits:
+            if self._store.try_catch_up():  # a pull that is not held must see every acked message
+                page = self._get(header, offset, selection)
+            else:
+                place = header.topic, header.queue_id, offset
+                page = ColdRead(partial(self._store.get, *place, max(1, header.max_msg_nums), selection.tags))
+            if isinstance(page, ColdRead):
+                return self._pull_cold(connection, command, header, selection, page)
+        return self._answer_or_hold(connection, command, header, selection, page)
+
+    async def _pull_cold(
+        self,
+        connection: Connection,
+        command: Command,
+        header: PullMessage,
+        selection: Selection,
+        read: ColdRead[Page],
+    ) -> Command | None:
+        page = await self._read_cold(connection, selection, read)
+        return self._answer_or_hold(connection, command, header, selection, page)
+
+    def _answer_or_hold(
+        self, connection: Connection, command: Command, header: PullMessage, selection: Selection, page: Page
+    ) -> Command | None:
+        if header.sys_flag & SUSPEND and self._is_at_end(page, header.queue_offset):
             self._hold(connection, command, header, selection)
             return None
         return self._answer(connection, command, header, page)
@@ -271,21 +303,27 @@ class Pulls:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def _get(self, header: PullMessage, offset: int, selection: Selection) -> Page:
+    def _get(self, header: PullMessage, offset: int, selection: Selection) -> Page | ColdRead[Page]:
+        """Returns the page of a pull, or a ColdRead if it is not in memory."""
         topic, queue_id, limit = header.topic, header.queue_id, max(1, header.max_msg_nums)
-        page = self._store.get_dispatched(topic, queue_id, offset, limit, selection.tags)
-        if selection.accepts is None or page.status is not GetStatus.FOUND:
+        page = self._store.try_get(topic, queue_id, offset, limit, selection.tags)
+        if selection.accepts is None or isinstance(page, ColdRead) or page.status is not GetStatus.FOUND:
             return page
         while True:
-            kept = [record for record in page.records if selection.accepts(record)]
-            if kept:
-                return msgspec.structs.replace(page, data=b"".join(kept), count=len(kept))
-            if page.next_begin_offset - offset >= _MAX_EXAMINED or page.next_begin_offset >= page.max_offset:
-                return msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE, data=b"", count=0)
-            following = self._store.get_dispatched(topic, queue_id, page.next_begin_offset, limit, selection.tags)
-            if following.status is not GetStatus.FOUND:
-                return msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE, data=b"", count=0)
+            page = _filtered(page, selection.accepts)
+            is_enough = page.next_begin_offset - offset >= _MAX_EXAMINED or page.next_begin_offset >= page.max_offset
+            if page.count or is_enough:
+                return page
+            following = self._store.try_get(topic, queue_id, page.next_begin_offset, limit, selection.tags)
+            if isinstance(following, ColdRead) or following.status is not GetStatus.FOUND:
+                return page
             page = following
+
+    async def _read_cold(self, connection: Connection, selection: Selection, read: ColdRead[Page]) -> Page:
+        page = await asyncio.wrap_future(self._store.read_cold(read, connection))
+        if selection.accepts is None or page.status is not GetStatus.FOUND:
+            return page
+        return _filtered(page, selection.accepts)
 
     @staticmethod
     def _is_at_end(page: Page, offset: int) -> bool:
@@ -309,6 +347,11 @@ class Pulls:
             except Exception as error:  # nothing else would answer this held pull
                 connection.send(failed(command, error))
                 return True
+            if isinstance(page, ColdRead):
+                task = asyncio.create_task(self._answer_cold(connection, command, header, selection, page))
+                self._cold.add(task)
+                task.add_done_callback(self._cold.discard)
+                return True
             if not is_last and page.status is GetStatus.NO_MATCHED_MESSAGE:
                 held.offset = page.next_begin_offset
             if not is_last and (page.status is GetStatus.NO_MATCHED_MESSAGE or self._is_at_end(page, held.offset)):
@@ -320,6 +363,22 @@ class Pulls:
 
         pull = HeldPull(connection, header.topic, header.queue_id, header.queue_offset, selection, run)
         self._held.hold(pull, min(max(millis, 0) / 1000, _LONGEST_HOLD_S))
+
+    async def _answer_cold(
+        self,
+        connection: Connection,
+        command: Command,
+        header: PullMessage,
+        selection: Selection,
+        read: ColdRead[Page],
+    ) -> None:
+        """Answers a held pull whose page is not in memory. It is not held again, even if no message matches."""
+        try:
+            page = await self._read_cold(connection, selection, read)
+            reply = self._answer(connection, command, header, page)
+        except Exception as error:  # nothing else would answer this held pull
+            reply = failed(command, error)
+        connection.send(reply)
 
     # -- answering -------------------------------------------------------------------------------------------
 
@@ -361,3 +420,11 @@ class Pulls:
                 next_begin_offset=page.next_begin_offset,
             )
         )
+
+
+def _filtered(page: Page, accepts: RecordFilter) -> Page:
+    """Returns the page with only those messages that an SQL92 filter selects."""
+    kept = [record for record in page.records if accepts(record)]
+    if kept:
+        return msgspec.structs.replace(page, data=b"".join(kept), count=len(kept))
+    return msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE, data=b"", count=0)

@@ -159,11 +159,14 @@ class PutPath:
     def _append(
         self, messages: Sequence[Message], *, batch: bool = False, wait: bool = True
     ) -> tuple[list[PutResult], int]:
-        """Appends by the general path. Returns the results before any wait, and the log offset to wait for, or 0."""
+        """Appends by the general path. Returns the results before any wait, and the log offset to wait for, or 0.
+
+        Without `wait`, a message is refused if no log file is ready for it, or another thread holds the log.
+        """
         try:
             self._check_state()
             prepared = [self._prepare(message, batch=batch) for message in messages]
-            results = self._log.append(prepared)
+            results = self._log.append(prepared, at_once=not wait)
         except PutRefused as refused:
             return [PutResult(refused.status, reason=refused.reason)], 0
         return results, self._appended(results[-1].end_offset, wait=wait and any(message.wait for message in prepared))

@@ -8,9 +8,9 @@ the store.
 Read-your-writes: `get` and the other reads first dispatch confirmed messages that the dispatch thread has not processed
 yet.
 
-Event loops and other callers that must not block use `append`, which does not wait for the disk, and `get_dispatched`,
-which never dispatches. `watermarks.wait` calls them back once an appended message is on disk and on a slave, as far as
-flushDiskType and brokerRole require.
+Event loops and other callers that must not block use `append`, `try_get`, `try_look_up` and `try_catch_up`, which do
+not wait for the disk. What they cannot do at once, `read_cold` does in a thread. `watermarks.wait` calls them back once
+an appended message is on disk and on a slave, as far as flushDiskType and brokerRole require.
 
 The methods delegate to other modules. Write path: `append.py`, `commit_log.py`, `flush.py`, `watermarks.py`. Dispatch:
 `dispatch.py`. Read path: `get.py`, `query.py`, `arrow.py`. Recovery: `recovery/`. Deletion: `retention/`.
@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from penstock.clock import now_ms
 from penstock.errors import BadStore, StoreFailed, disk_refused
@@ -34,6 +35,7 @@ from penstock.format.record import Record
 from penstock.store.append import PutPath
 from penstock.store.atomic_files import finish_swap
 from penstock.store.checkpoint import CheckpointFile
+from penstock.store.cold_reads import ColdRead, ColdReads
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import MayExceed, never_exceed
@@ -43,7 +45,7 @@ from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.external_dispatch.coordination import acquire_job_lock, is_external, remove_agreement
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.external_dispatch.start import AppendOnlyStart
-from penstock.store.file_io import Files
+from penstock.store.file_io import Files, NotResident
 from penstock.store.flush import FlushFailed, GroupCommit, LogSyncer, TimedCommit, TimedFlush
 from penstock.store.get import PageGetter
 from penstock.store.layout import Layout, allow_many_files, refuse_other_engines
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     from penstock.store.arrow import ArrowReader
 
 log = logging.getLogger("penstock.store")
+T = TypeVar("T")
 
 
 class MessageStore:
@@ -110,6 +113,7 @@ class MessageStore:
         """None if the store was opened read-only."""
         header_check = HeaderCheck(self.queues, self.dispatcher)
         self.records = RecordReader(self.log, verify_crc=settings.verify_crc_on_read, header_check=header_check)
+        self._cold_reads = ColdReads()
         self._checkpoint = CheckpointFile(files, layout.checkpoint)
         self._notes = DispatchNotes(engine)
         self._topics = TopicCleaner(engine)
@@ -306,6 +310,7 @@ class MessageStore:
     def _release(self, *, clean: bool = False) -> None:
         """Unmaps all files, then releases the store's lock. Removes the file `abort` if `clean`."""
         self._closed = True
+        self._cold_reads.close()
         self.log.close()
         self.engine.derived.close()
         self._checkpoint.close()
@@ -350,7 +355,10 @@ class MessageStore:
         return self._writer().put_async(message)
 
     def append(self, message: Message) -> PutResult:
-        """Like `put`, but waits neither for the disk nor for a slave."""
+        """Like `put`, but waits neither for the disk nor for a slave.
+
+        Returns OS_PAGECACHE_BUSY if the next log file is not ready, or another thread holds the log: try again.
+        """
         return self._writer().append(message)
 
     def append_many(self, messages: Sequence[Message]) -> BatchResult:
@@ -407,12 +415,28 @@ class MessageStore:
         self.statistics.count_get(page)
         return page
 
-    def get_dispatched(self, topic: str, queue_id: int, offset: int, max_messages: int, tags: TagFilter) -> Page:
-        """Like `get`, but never dispatches: the newest messages are missing until the dispatch thread reaches them."""
-        page = self._pages.get(topic, queue_id, offset, max_messages, tags, self.watermarks.visible)
+    def try_get(
+        self, topic: str, queue_id: int, offset: int, max_messages: int, tags: TagFilter
+    ) -> Page | ColdRead[Page]:
+        """Like `get`, but never waits for dispatch or the disk. Returns a ColdRead if the page is not in memory.
+
+        The newest messages are missing until the dispatch thread reaches them, or `try_catch_up` succeeds.
+        """
+        try:
+            page = self._pages.get(topic, queue_id, offset, max_messages, tags, self.watermarks.visible, True)
+        except NotResident:
+            return ColdRead(partial(self.get, topic, queue_id, offset, max_messages, tags))
         self._check_open()
         self.statistics.count_get(page)
         return page
+
+    def read_cold(self, read: Callable[[], T], key: Hashable) -> Future[T]:
+        """Runs a ColdRead, or another read that may block, in a thread of the store.
+
+        One read of each `key` runs at a time; further ones wait for it. The future fails with StoreFailed if the disk
+        cannot read the bytes. `close` cancels reads that have not begun.
+        """
+        return self._cold_reads.submit(read, key)
 
     def get_arrow(
         self,
@@ -507,6 +531,14 @@ class MessageStore:
         """Returns the record at a physical offset; None if no valid record begins there."""
         self._check_open()
         return self.records.at(physical_offset)
+
+    def try_look_up(self, physical_offset: int) -> Record | ColdRead[Record | None] | None:
+        """Like `look_up`, but never waits for the disk: returns a ColdRead if the record is not in memory."""
+        self._check_open()
+        try:
+            return self.records.at(physical_offset, at_once=True)
+        except NotResident:
+            return ColdRead(partial(self.look_up, physical_offset))
 
     def look_up_id(self, msg_id: str) -> Record | None:
         """Returns the record with this offset message id, or None. Raises BadMessage if the id is malformed."""
@@ -619,6 +651,17 @@ class MessageStore:
         if self.dispatcher.behind > 0:
             with contextlib.suppress(StoreFailed):
                 self.dispatcher.catch_up()
+
+    def try_catch_up(self) -> bool:
+        """Like `catch_up`, but returns False at once if another thread dispatches, or keeps dispatch paused.
+
+        The dispatch thread then dispatches the messages.
+        """
+        self._check_open()
+        try:
+            return self.dispatcher.behind <= 0 or self.dispatcher.try_catch_up()
+        except StoreFailed:
+            return True
 
     def figures(self) -> Snapshot:
         """Returns counters, rates, and the lag of flush and dispatch in bytes."""
