@@ -396,6 +396,7 @@ class MessageStore:
 
     @property
     def role(self) -> Role:
+        """What this store may do in replication; brokerRole at the start, later changed by `change_role`."""
         return self.log.role
 
     def on_role_change(self, changed: Callable[[Role], object]) -> None:
