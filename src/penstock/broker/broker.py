@@ -57,7 +57,6 @@ from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 from penstock.remoting.tls import ServerTls, server_tls
 from penstock.store.message_store import MessageStore
-from penstock.store.settings import BrokerRole
 
 log = logging.getLogger("penstock.broker")
 
@@ -110,8 +109,7 @@ class Broker:
         """
         self.state = state = BrokerState(store, settings or BrokerSettings.of(store.settings), clock)
         self.store = store
-        is_slave = store.settings.broker_role is BrokerRole.SLAVE
-        store.dispatcher.set_batch_delay(_SLAVE_GATHER_S if is_slave else _GATHER_S)
+        store.dispatcher.set_batch_delay(_SLAVE_GATHER_S if store.role.takes_replica_bytes else _GATHER_S)
         self.held = HeldPulls(store)
         tracing = start_tracing()
         create_acks = PendingAcks if tracing is None else tracing.pending_acks
@@ -229,7 +227,7 @@ class Broker:
             await self._listen_two_below(*where)
         self.registration.start("" if for_slaves is None else host_text(*for_slaves))
         self.replication.start_following()
-        if not self.replication.is_slave:
+        if self.store.role.delivers:
             self.state.delayed.start()
             self._tasks.append(asyncio.create_task(self.transaction_check.run()))
         self.every(REPLICATION_SAMPLE_S, self.replication.status.sample)

@@ -42,14 +42,17 @@ class PendingAcks:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self.is_needed = any(store.watermarks.needs)
-        """Whether replies to sends have to wait at all: under SYNC_FLUSH or SYNC_MASTER."""
         self._by_connection: Counter[Connection] = Counter()
         self._ended: deque[Waiter[PendingAck]] = deque()
         """Acks that other threads have ended, until the loop sends their replies."""
         self._is_scheduled = False
         self._drained = asyncio.Event()
         self._drained.set()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether replies to sends have to wait at all: under SYNC_FLUSH or SYNC_MASTER."""
+        return any(self._watermarks.needs)
 
     def __len__(self) -> int:
         return self._by_connection.total()

@@ -170,8 +170,9 @@ class Dispatcher:
         """Like `deleted`, for single queues that restarted at queue offset 0, by (topic, queue id)."""
         return self._restarts
 
-    def on_restart(self, remove: Callable[[ConsumeQueue, int], object]) -> None:
+    def on_restart(self, remove: Callable[[ConsumeQueue, int], object] | None) -> None:
         """Makes a slave's dispatcher call `remove(queue, physical offset)` when a queue restarts at queue offset 0.
+        None: this is no slave.
 
         `remove` must delete the old queue, or raise StoreFailed. The physical offset is that of the record with queue
         offset 0.

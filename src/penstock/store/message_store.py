@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from penstock.clock import now_ms
-from penstock.errors import BadStore, StoreFailed, disk_refused
+from penstock.errors import BadSettings, BadStore, StoreFailed, disk_refused
 from penstock.format.kernels import Longs
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record
@@ -66,6 +66,7 @@ from penstock.store.message import (
     needing_pyarrow,
 )
 from penstock.store.preallocate import Allocator, Prefaulter
+from penstock.store.prepare import PutRefused
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
 from penstock.store.record_reader import HeaderCheck, RecordReader
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
@@ -76,12 +77,13 @@ from penstock.store.retention.derived import DerivedCleaner
 from penstock.store.retention.explain import Outlook
 from penstock.store.retention.policy import GroupOffsets
 from penstock.store.retention.topics import TopicCleaner
+from penstock.store.role import Role
 from penstock.store.running_flags import StoreFault
-from penstock.store.settings import BrokerRole, FlushDiskType, Settings
+from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.store_parts import Engine, only_appends
-from penstock.store.worker import Worker, noop
+from penstock.store.worker import Listeners, Worker, noop
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,10 +107,10 @@ class MessageStore:
         self.engine = engine = make_engine(files, layout, settings, clock)
         self.flags, self.log, self.dispatcher = engine.flags, engine.log, engine.dispatcher
         self.queues, self.index = engine.queues, engine.index
-        self.statistics = Statistics(clock(), self.log.appender, appender_answers=settings.puts_answer_at_once)
+        self.statistics = Statistics(clock(), self.log.appender)
         self.watermarks = self.log.watermarks
         self.replica_log: ReplicaLog | None = None
-        """Appends the bytes of the master's log; None unless brokerRole is SLAVE."""
+        """Appends the bytes of the master's log; None unless this is a slave."""
         self.retention: Retention | None = None
         """None if the store was opened read-only."""
         header_check = HeaderCheck(self.queues, self.dispatcher)
@@ -127,6 +129,8 @@ class MessageStore:
         self._pool: TransientPool | None = None
         self._threads: list[Worker] = []
         self._syncer = LogSyncer(self.log.queue, self.watermarks, self._checkpoint.set_log, self._fail)
+        self._wake_flush: Callable[[], None] = noop
+        self._role_listeners: Listeners[[Role]] = Listeners()
         self._put_path: PutPath | None = None
         self._put: Callable[[Message], PutResult] = self._refuse
         self._closed = False
@@ -221,23 +225,22 @@ class MessageStore:
         self.flags.on_change(self.log.set_open)
         self.log.on_append(self.dispatcher.wake)
         self.watermarks.on_advance(self.dispatcher.wake)
-        wake_flush = self._add_flush_threads()
+        self._wake_flush = self._add_flush_threads()
         flusher_type = CheckpointFlusher if engine.only_appends else DerivedFlusher
         self._threads.append(flusher_type(engine, self._checkpoint, self._notes, self.statistics, self._fail))
         self.retention = Retention(engine, self._topics, LogOnlyCleaner if engine.only_appends else DerivedCleaner)
         self._threads += self.retention.threads()
-        if any(self.watermarks.needs):
-            self._threads.append(self.watermarks.deadlines)
-        self._put_path = PutPath(engine, self.statistics, wake_flush)
-        if settings.broker_role is BrokerRole.SLAVE:
-            self.log.become_replica()
-            self.replica_log = ReplicaLog(self.log, wake_flush)
+        self._put_path = PutPath(engine, self.statistics, self._wake_flush)
         self._put = self._put_path.put
         self.dispatcher.supervise(self._thread_died)
         self.dispatcher.start()
         for thread in self._threads:
-            thread.supervise(self._thread_died)
-            thread.start()
+            self._start_thread(thread)
+        self._on_role(self._put_path)
+
+    def _start_thread(self, thread: Worker) -> None:
+        thread.supervise(self._thread_died)
+        thread.start()
 
     def _add_flush_threads(self) -> Callable[[], None]:
         """Adds the threads that flush the log, in the order in which they start and stop.
@@ -396,6 +399,66 @@ class MessageStore:
             self._syncer.sync(0, all_files=True)
         except FlushFailed as error:
             raise StoreFailed(str(error), path=self.layout.root) from error
+
+    # -- the role --------------------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> Role:
+        """What this store may do in replication; brokerRole at the start, later changed by `change_role`."""
+        return self.log.role
+
+    def on_role_change(self, changed: Callable[[Role], object]) -> None:
+        """Calls `changed` with the new role after each `change_role`, on the thread that changed it."""
+        self._role_listeners.add(changed)
+
+    def change_role(self, role: Role) -> None:
+        """Exchanges the role of an open store. Its epoch must be higher than the present one.
+
+        Puts that are being appended end under the former role. A put that still waits for a slave gets
+        SLAVE_NOT_AVAILABLE. A slave must have stopped to follow its master: it flushes and dispatches what it has
+        received, then continues its queues; its `replica_log` refuses bytes from then on. A master that becomes a slave
+        gets a new `replica_log`. Raises BadSettings, or StoreFailed; then the role is unchanged.
+        """
+        self._check_open()
+        put_path = self._writer()
+        if role.takes_replica_bytes and self.engine.only_appends:
+            raise BadSettings("with dispatch=external a store cannot become a slave; set dispatch=inline")
+        try:
+            while not self._try_change_role(role, put_path):
+                pass
+        except PutRefused as refused:
+            raise StoreFailed(refused.reason, path=self.layout.root) from None
+        self.watermarks.end_former_waits()
+        log.info("the role is %s in epoch %d", role, role.epoch)
+        self._role_listeners.notify(role)
+
+    def _try_change_role(self, role: Role, put_path: PutPath) -> bool:
+        """Exchanges the role; returns False if a slave has received bytes meanwhile, which must be dispatched first."""
+        takes_over = self.role.takes_replica_bytes and role.accepts_puts
+        if takes_over:
+            self.flush()
+            self.dispatcher.catch_up()
+        with self.dispatcher.paused(), self.log.exclusive():
+            if role.epoch <= self.role.epoch:
+                raise BadSettings(f"the epoch of the role must be above {self.role.epoch}, not {role.epoch}")
+            position = self.dispatcher.position
+            if takes_over:
+                if position < self.watermarks.appended:
+                    return False
+                self.log.take_over(position, ((each.topic, each.queue_id, each.max_offset) for each in self.queues))
+            self.log.change_role(role)
+            self._on_role(put_path)
+        return True
+
+    def _on_role(self, put_path: PutPath) -> None:
+        """Adjusts the parts of the store to its role."""
+        self.replica_log = ReplicaLog(self.log, self._wake_flush) if self.role.takes_replica_bytes else None
+        self._topics.on_role()
+        put_path.on_role()
+        deadlines = self.watermarks.deadlines
+        if any(self.watermarks.needs) and deadlines not in self._threads:
+            self._threads.append(deadlines)
+            self._start_thread(deadlines)
 
     # -- reading queues --------------------------------------------------------------------------------------
 

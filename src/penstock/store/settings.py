@@ -397,11 +397,6 @@ class Settings:
         asynchronous = self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
         return self.transient_store_pool_enable and asynchronous and self.broker_role is not BrokerRole.SLAVE
 
-    @property
-    def puts_answer_at_once(self) -> bool:
-        """Whether a put waits neither for the disk nor for a slave."""
-        return self.flush_disk_type is FlushDiskType.ASYNC_FLUSH and self.broker_role is not BrokerRole.SYNC_MASTER
-
     def changed(self) -> list[Setting]:
         """Returns the settings whose value is not the default, in the order in which they are declared."""
         return [each for each in TABLE if getattr(self, each.attribute) != each.check(each.default)]

@@ -80,10 +80,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 class Statistics:
     """The counters of one open store."""
 
-    def __init__(self, started_ms: int, appender: kernels.Appender, *, appender_answers: bool) -> None:
+    def __init__(self, started_ms: int, appender: kernels.Appender) -> None:
         self.started_ms = started_ms
         self._appender = appender
-        self._appender_answers = appender_answers
+        self._appender_answers = True
         """Whether a put ends with its append on the fast path, so that the appender's latencies are those of puts."""
         self._general_puts = self._general_bytes = self.put_failed = 0
         self.get_total = self.get_found = self.got_messages = self.got_bytes = 0
@@ -91,6 +91,16 @@ class Statistics:
         self._latencies = [0] * (len(LATENCY_BOUNDS_MS) + 1)
         self._samples: deque[tuple[float, int, int, int]] = deque(maxlen=_WINDOW)
         self.sample()
+
+    def count_every_put(self) -> None:
+        """From now on `count_put` is called after every put, because puts wait for acks. Idempotent."""
+        self._latencies = self._all_latencies()
+        self._appender_answers = False
+
+    def _all_latencies(self) -> list[int]:
+        if not self._appender_answers:
+            return self._latencies
+        return [sum(pair) for pair in zip(self._latencies, self._appender.latency_counts, strict=True)]
 
     def count_put(self, result: PutResult, seconds: float, *, appended: bool = False) -> None:
         """Counts a put that took the general path. `appended`: it took the fast path, then waited for acks."""
@@ -144,8 +154,6 @@ class Statistics:
         then, puts, gets, messages = self._samples[0]
         seconds = max(time.monotonic() - then, 1e-3)
         put_bytes = self._general_bytes + self._appender.bytes_appended
-        fast = self._appender.latency_counts if self._appender_answers else [0] * len(self._latencies)
-        latencies = [sum(pair) for pair in zip(self._latencies, fast, strict=True)]
         bounds = [str(bound) for bound in LATENCY_BOUNDS_MS] + ["more"]
         return Snapshot(
             started_ms=self.started_ms,
@@ -153,7 +161,7 @@ class Statistics:
             put_failed=self.put_failed,
             put_bytes=put_bytes,
             put_average_size=put_bytes / self.put_total if self.put_total else 0.0,
-            put_latency_ms=dict(zip(bounds, latencies, strict=True)),
+            put_latency_ms=dict(zip(bounds, self._all_latencies(), strict=True)),
             put_slowest_ms=max(self._slowest * 1e3, self._appender.slowest_ns / 1e6),
             get_total=self.get_total,
             get_found=self.get_found,

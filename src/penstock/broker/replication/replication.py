@@ -62,7 +62,7 @@ class ReplicationStatus:
         self._samples.append((end, time.monotonic()))
 
     def now(self) -> HaRuntimeInfo:
-        role, end = self._store.settings.broker_role, self._store.watermarks.visible
+        role, end = self._store.role, self._store.watermarks.visible
         slaves = [] if self._listener is None else [each for each in self._listener.slaves if each.follows]
         known = [
             HaConnection(
@@ -77,7 +77,7 @@ class ReplicationStatus:
             for slave in sorted(slaves, key=lambda each: each.peer)
         ]
         return HaRuntimeInfo(
-            master=role is not BrokerRole.SLAVE,
+            master=role.accepts_puts,
             master_commit_log_max_offset=end,
             in_sync_slave_nums=sum(slave.in_sync for slave in known),
             ha_connection_info=known,
@@ -148,7 +148,7 @@ class Replication:
         link: MasterLink | None = None
         if listens(store.settings, broker):
             self._listener = SlaveListener(store, broker.ha_allow_from, access, tls)
-        if store.settings.broker_role is BrokerRole.SLAVE:
+        if store.role.takes_replica_bytes:
             link = MasterLink(store.settings, broker)
             registration.on_master = link.set_addresses
             self._follower = MasterFollower(store, link)
