@@ -83,6 +83,8 @@ class CommitLog:
 
     def start(self, allocator: Allocator) -> None:
         self._allocator = allocator
+        if self.queue.last is not None:
+            allocator.follow(self.queue.last)
         self._attach()
         self.set_open(True)
 
@@ -92,8 +94,6 @@ class CommitLog:
         if last is None:
             self.appender.detach()
         else:
-            if self._allocator is not None:
-                self._allocator.follow(last)
             self.appender.attach(last.target, last.marks, last.from_offset)
 
     def set_open(self, is_open: bool) -> None:
