@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_administration, is_local, local_only
@@ -26,16 +26,18 @@ from penstock.broker.admin import BrokerAdmin
 from penstock.broker.admin.runtime import AdminAccounts
 from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import Clients
+from penstock.broker.core import Call, Core, Denied, Guard, Operation, host_text
 from penstock.broker.filters import SqlCompiler, compile_sql
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
 from penstock.broker.pull import MovedOffsets, Pulls, SlaveReads
 from penstock.broker.query import MessageQueries
 from penstock.broker.registration import BrokerRegistration
+from penstock.broker.remoting.client_requests import RemotingClientRequests
+from penstock.broker.remoting.messages import message_handlers
 from penstock.broker.replication.config_sync import SLAVE_REQUESTS
 from penstock.broker.replication.replication import SAMPLE_S as REPLICATION_SAMPLE_S
 from penstock.broker.replication.replication import Replication, check_role
-from penstock.broker.replies import host_text
 from penstock.broker.request_reply import RequestReply
 from penstock.broker.retry import SendBacks
 from penstock.broker.send import SendChecks, Sends
@@ -49,7 +51,6 @@ from penstock.errors import Unreachable
 from penstock.namesrv.name_server import NameServer
 from penstock.namesrv.route_table import RegisteredBroker as BrokerIdentity
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.command import Command
 from penstock.protocol.frame import MAX_FRAME
 from penstock.remoting.connection import Address, Connection
 from penstock.remoting.handlers import Handler
@@ -61,15 +62,6 @@ from penstock.store.settings import BrokerRole
 
 log = logging.getLogger("penstock.broker")
 
-_WRITES: Final = (
-    RequestCode.SEND_MESSAGE,
-    RequestCode.SEND_MESSAGE_V2,
-    RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.CONSUMER_SEND_MSG_BACK,
-    RequestCode.END_TRANSACTION,
-)
 _FRAME_SLACK: Final = 1 << 20
 """Bytes that a frame may have on top of the largest message."""
 _GATHER_S: Final = 0.01
@@ -87,6 +79,25 @@ class Concern(Protocol):
     """A class that answers some request codes."""
 
     def handlers(self) -> dict[RequestCode, Handler]: ...
+
+
+class WriteGuard:
+    """A guard that refuses operations which store messages while `why_not` says why."""
+
+    def __init__(self) -> None:
+        self.why_not = ""
+
+    def __call__(self, operation: Operation) -> Call:
+        if not operation.writes:
+            return operation.call
+        call = operation.call
+
+        def guarded(*arguments: Any) -> Any:
+            if self.why_not:
+                raise Denied(ResponseCode.SERVICE_NOT_AVAILABLE, self.why_not)
+            return call(*arguments)
+
+        return guarded
 
 
 class Broker:
@@ -113,12 +124,12 @@ class Broker:
         is_slave = store.settings.broker_role is BrokerRole.SLAVE
         store.dispatcher.set_batch_delay(_SLAVE_GATHER_S if is_slave else _GATHER_S)
         self.held = HeldPulls(store)
-        tracing = start_tracing()
-        create_acks = PendingAcks if tracing is None else tracing.pending_acks
-        self.pending_acks = create_acks(store, state.settings)
+        self.pending_acks = PendingAcks(store, state.settings)
+        tracing, self.write_guard = start_tracing(), WriteGuard()
+        guards: list[Guard] = [self.write_guard] if tracing is None else [tracing, self.write_guard]
+        self.core = Core(guards)
         self.handlers: dict[int, Handler] = {}
-        """Handlers by request code. The server looks one up for each request, so entries may be replaced while the
-        broker runs."""
+        """Handlers by request code."""
         check_role(store.settings, state.settings.now)
         self.identity = _identity(store, state.settings.now)
         self.registration = BrokerRegistration(self.identity, state.topics, state.settings, name_server)
@@ -132,17 +143,19 @@ class Broker:
         self._second_server: Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
+        self._requests = RemotingClientRequests()
         self.transaction_check = TransactionCheck(
-            store, state.topics, state.offsets, state.clients, state.settings, clock
+            store, state.topics, state.offsets, state.clients, self._requests, state.settings, clock
         )
         self.administration = BrokerAdmin(state, self.held, self.pending_acks, compile_sql)
         self._queries = MessageQueries(store)
+        for operations in self._operations(compile_sql):
+            self.core.add(*operations)
+        self._add_handlers(message_handlers(self.core, state.settings))
         for concern in self._concerns(compile_sql):
-            self.add(concern)
-        if tracing is not None:
-            tracing.wrap(self.handlers)
+            self._add_handlers(concern.handlers())
         if self.replication.is_slave:
-            self.handlers.update(dict.fromkeys((code for code in _WRITES if code in self.handlers), _refuse_as_slave))
+            self.write_guard.why_not = "this broker is a slave and does not accept messages; send to its master"
 
     @property
     def server(self) -> Server:
@@ -153,41 +166,48 @@ class Broker:
 
     # -- assembly --------------------------------------------------------------------------------------------
 
-    def _concerns(self, compile_sql: SqlCompiler) -> tuple[Concern, ...]:
-        state, store, clock = self.state, self.store, self.state.clock
+    def _operations(self, compile_sql: SqlCompiler) -> tuple[tuple[Operation, ...], ...]:
+        state, store, clock, acks = self.state, self.store, self.state.clock, self.pending_acks
         checks = SendChecks(state.topics, state.groups, state.settings, clock)
-        transactions = Transactions(store, self.pending_acks, self.held, state.counters)
+        sends = Sends(
+            store,
+            state.topics,
+            checks,
+            state.settings,
+            acks,
+            self.held,
+            state.hooks,
+            state.counters,
+            make_half,
+        )
+        transactions = Transactions(store, acks, self.held, state.counters)
         transactions.on_end.append(self.transaction_check.on_end)
         followed = self._follows if self.replication.is_slave else None
         reads = SlaveReads(state.settings, followed, corrects=store.settings.offset_check_in_slave)
+        moved = MovedOffsets(store, state.settings, clock)
         return (
-            Sends(
-                store,
-                state.topics,
-                checks,
-                state.settings,
-                self.pending_acks,
-                self.held,
-                state.hooks,
-                state.counters,
-                make_half,
-            ),
-            RequestReply(store, state.clients, checks, state.settings, clock),
-            SendBacks(state, self.pending_acks),
-            Pulls(state, self.held, MovedOffsets(store, state.settings, clock), reads, compile_sql),
-            transactions,
-            Offsets(store, state.offsets, state.topics, state.groups),
+            sends.operations(),
+            RequestReply(store, state.clients, self._requests, checks, state.settings, clock).operations(),
+            SendBacks(state, acks).operations(),
+            Pulls(state, self.held, moved, reads, compile_sql).operations(),
+            transactions.operations(),
+            Offsets(store, state.offsets, state.topics, state.groups).operations(),
+            self._queries.operations(),
+        )
+
+    def _concerns(self, compile_sql: SqlCompiler) -> tuple[Concern, ...]:
+        state = self.state
+        return (
             Clients(state.clients, state.groups, state.topics, state.settings, compile_sql),
             state.locks,
-            self._queries,
             self.administration,
             AdminAccounts(self.access, self.identity),
             self.replication.status,
         )
 
-    def add(self, concern: Concern) -> None:
-        """Registers the handlers of a concern. No other concern may handle the same request codes."""
-        for code, handler in concern.handlers().items():
+    def _add_handlers(self, handlers: Mapping[RequestCode, Handler]) -> None:
+        """Registers handlers. No two may be for the same request code."""
+        for code, handler in handlers.items():
             assert code not in self.handlers, f"{code.name} already has a handler"
             guarded = self.access is None and is_administration(code)
             allowed = self._local_or_slave if code in SLAVE_REQUESTS else self._local
@@ -279,9 +299,10 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.handlers.update(dict.fromkeys((code for code in _WRITES if code in self.handlers), _refuse))
+        self.write_guard.why_not = "this broker is stopping; send to another one"
         await self.registration.stop()
         self.state.delayed.stop()
+        self.state.scheduler.stop()
         await asyncio.to_thread(self._queries.stop)
         self.held.release_all()
         with contextlib.suppress(TimeoutError):
@@ -306,15 +327,6 @@ async def _within(coroutine: Coroutine[Any, Any, None], deadline: float) -> bool
         log.exception("a step of stopping the broker failed")
         return False
     return True
-
-
-def _refuse(connection: Connection, command: Command) -> Command:
-    return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping; send to another one")
-
-
-def _refuse_as_slave(connection: Connection, command: Command) -> Command:
-    why = "this broker is a slave and does not accept messages; send to its master"
-    return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why)
 
 
 def _identity(store: MessageStore, settings: BrokerSettings) -> BrokerIdentity:

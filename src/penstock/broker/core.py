@@ -1,9 +1,10 @@
 """The broker's core: operations as plain calls, and the guards around all of them.
 
 An operation takes a client and a typed request. It returns an outcome, an awaitable of one, or a `Deferred` one. It
-raises `Refusal` to refuse. It knows neither connections nor commands: `broker/remoting` turns frames into requests and outcomes into
-frames, and a second protocol would be a second room beside it. The requests are the structs of `protocol.headers` and
-`protocol.bodies`; the outcomes are structs of `protocol.bodies`, or values that the module of the operation defines.
+raises `Refusal` to refuse. It knows neither connections nor commands: `broker/remoting` turns frames into requests and
+outcomes into frames, and a second protocol would be a second room beside it. The requests are the structs of
+`protocol.headers` and `protocol.bodies`; the outcomes are structs of `protocol.bodies`, or values that the module of
+the operation defines.
 
 `Core` wraps each operation once, when it is added, in the guards that apply to it: access rights, who may administer,
 and whether this broker accepts messages at all. An operation that needs no guard is called directly. Use everything
@@ -12,12 +13,14 @@ here from the loop's thread only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.protocol.codes import Refusal
 from penstock.protocol.fields import Fields
 
+log = logging.getLogger("penstock.broker")
 T = TypeVar("T")
 
 
@@ -92,9 +95,12 @@ class Deferred(Generic[T]):
         self._callbacks += (callback,)
 
     def settle(self, outcome: T | Exception) -> None:
-        """Passes the outcome on. The module of the operation calls this, once."""
+        """Passes the outcome on. The module of the operation calls this, once. Logs a callback that raises."""
         for callback in self._callbacks:
-            callback(outcome)
+            try:
+                callback(outcome)
+            except Exception:  # the caller may have more outcomes to settle
+                log.exception("an outcome could not be passed on")
 
 
 class Denied(Refusal):
