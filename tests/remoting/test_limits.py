@@ -16,7 +16,7 @@ from penstock.protocol.command import Command
 from penstock.remoting import limits as limits_module
 from penstock.remoting.event_loop import loop_factory
 from penstock.remoting.limits import ConnectionLimits, raise_open_files
-from penstock.remoting.rate_limited_log import RateLimitedLog
+from penstock.rate_limited_log import RateLimitedLog
 from penstock.remoting.server import Server
 from penstock.remoting.sockets import bind, keep_alive
 

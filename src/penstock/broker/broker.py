@@ -21,18 +21,22 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_administration, is_local, local_only
+from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_local, only_local
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.admin.runtime import AdminAccounts
 from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import Clients
+from penstock.broker.core import Core, Operation
 from penstock.broker.filters import SqlCompiler, compile_sql
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
 from penstock.broker.pull import MovedOffsets, Pulls, SlaveReads
 from penstock.broker.query import MessageQueries
 from penstock.broker.registration import BrokerRegistration
-from penstock.broker.replication.config_sync import SLAVE_REQUESTS
+from penstock.broker.remoting.administration import administration_handlers
+from penstock.broker.remoting.client_requests import RemotingClientRequests
+from penstock.broker.remoting.clients import client_handlers
+from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.replication.replication import SAMPLE_S as REPLICATION_SAMPLE_S
 from penstock.broker.replication.replication import Replication, check_role
 from penstock.broker.replies import host_text
@@ -51,8 +55,9 @@ from penstock.namesrv.route_table import RegisteredBroker as BrokerIdentity
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.frame import MAX_FRAME
+from penstock.protocol.headers import REQUESTS
 from penstock.remoting.connection import Address, Connection
-from penstock.remoting.handlers import Handler
+from penstock.remoting.handlers import Handler, Result
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 from penstock.remoting.tls import ServerTls, server_tls
@@ -81,6 +86,28 @@ pull from a slave."""
 _EXPIRE_EVERY_S: Final = 10.0
 _LOCKS_EVERY_S: Final = 60.0
 _WATCH_EVERY_S: Final = 1.0
+
+
+_NAMES: Final = {
+    RequestCode.SEND_MESSAGE: "send",
+    RequestCode.SEND_MESSAGE_V2: "send",
+    RequestCode.SEND_BATCH_MESSAGE: "send",
+    RequestCode.SEND_REPLY_MESSAGE: "send reply",
+    RequestCode.SEND_REPLY_MESSAGE_V2: "send reply",
+    RequestCode.CONSUMER_SEND_MSG_BACK: "send back",
+    RequestCode.END_TRANSACTION: "end transaction",
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: "resume check",
+    RequestCode.PULL_MESSAGE: "pull",
+    RequestCode.LITE_PULL_MESSAGE: "pull",
+    RequestCode.QUERY_CONSUMER_OFFSET: "query offset",
+    RequestCode.UPDATE_CONSUMER_OFFSET: "commit offset",
+    RequestCode.GET_MAX_OFFSET: "max offset",
+    RequestCode.GET_MIN_OFFSET: "min offset",
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "search offset",
+    RequestCode.GET_EARLIEST_MSG_STORETIME: "earliest time",
+    RequestCode.QUERY_MESSAGE: "query",
+    RequestCode.VIEW_MESSAGE_BY_ID: "view",
+}
 
 
 class Concern(Protocol):
@@ -124,10 +151,8 @@ class Broker:
         self.registration = BrokerRegistration(self.identity, state.topics, state.settings, name_server)
         self._tls: ServerTls = server_tls(store.settings.broker)
         self.access = access or Access.of(state.settings.now)
-        if self.access is not None:
-            self.access.look_up = store.look_up
-        self._local = local
-        self._server = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
+        self._before = None if self.access is None else Signatures(self.access)
+        self._server = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self._before)
         self.replication = Replication(state, self.registration, self.access, self._tls)
         self._second_server: Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -135,8 +160,21 @@ class Broker:
         self.transaction_check = TransactionCheck(
             store, state.topics, state.offsets, state.clients, state.settings, clock
         )
-        self.administration = BrokerAdmin(state, self.held, self.pending_acks, compile_sql)
+        requests = RemotingClientRequests()
+        self.administration = BrokerAdmin(state, self.held, self.pending_acks, requests, compile_sql)
         self._queries = MessageQueries(store)
+        if self.access is None:
+            self.core = Core(only_local(local, self.replication.may_ask))
+        else:
+            self.core = Core(self.access.admission, [self.access.guard(store.look_up)])
+        self.core.add(
+            *Clients(state.clients, state.groups, state.topics, state.settings, requests, compile_sql).operations(),
+            *state.locks.operations(),
+            *self.administration.operations(),
+            *AdminAccounts(self.access, self.identity).operations(),
+            *self.replication.status.operations(),
+        )
+        self.handlers |= client_handlers(self.core) | administration_handlers(self.core)
         for concern in self._concerns(compile_sql):
             self.add(concern)
         if tracing is not None:
@@ -177,24 +215,33 @@ class Broker:
             Pulls(state, self.held, MovedOffsets(store, state.settings, clock), reads, compile_sql),
             transactions,
             Offsets(store, state.offsets, state.topics, state.groups),
-            Clients(state.clients, state.groups, state.topics, state.settings, compile_sql),
-            state.locks,
             self._queries,
-            self.administration,
-            AdminAccounts(self.access, self.identity),
-            self.replication.status,
         )
 
     def add(self, concern: Concern) -> None:
         """Registers the handlers of a concern. No other concern may handle the same request codes."""
         for code, handler in concern.handlers().items():
             assert code not in self.handlers, f"{code.name} already has a handler"
-            guarded = self.access is None and is_administration(code)
-            allowed = self._local_or_slave if code in SLAVE_REQUESTS else self._local
-            self.handlers[code] = local_only(handler, allowed) if guarded else handler
+            self.handlers[code] = handler if self._is_open(code) else self._guarded(code, handler)
 
-    def _local_or_slave(self, connection: Connection) -> bool:
-        return self._local(connection) or self.replication.may_ask(connection)
+    def _is_open(self, code: RequestCode) -> bool:
+        return self.access is None and code != RequestCode.RESUME_CHECK_HALF_MESSAGE
+
+    def _guarded(self, code: RequestCode, handler: Handler) -> Handler:
+        def call(connection: Connection, request: object, command: Command) -> Result:
+            return handler(connection, command)
+
+        core = Core(self.core._admission, self.core._guards)
+        core.add(Operation(_NAMES[code], call, is_administration=code == RequestCode.RESUME_CHECK_HALF_MESSAGE))
+        operation, kind = core.find(_NAMES[code]), REQUESTS[code]
+
+        def guarded(connection: Connection, command: Command) -> Result:
+            if operation.admit is not None:
+                operation.admit(connection)
+            result: Result = operation.call(connection, command.read(kind), command)
+            return result
+
+        return guarded
 
     def every(self, seconds: float, task: Callable[[], object]) -> None:
         """Calls `task` on the loop every `seconds` while the broker runs; logs its errors."""
@@ -245,7 +292,7 @@ class Broker:
         """Listens at `port` minus 2 as well, where RocketMQ's slaves ask their master for topics. Logs a failure."""
         if port <= 2:
             return
-        second = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
+        second = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self._before)
         try:
             await second.start(host, port - 2)
         except Unreachable as error:

@@ -37,7 +37,7 @@ class Client(Protocol):
     """Each callback is called once with the client, after either side has closed the connection."""
 
     account: str | None
-    """The access key that signed the current request; None without one."""
+    """The access key of the current request, which its signature proved; None without one."""
 
     def close(self) -> None:
         """Closes the connection."""
@@ -83,6 +83,10 @@ class Operation(NamedTuple):
     """Whether it stores messages: refused by a slave, and while the broker stops."""
     admit: Admit | None = None
     """Raises Refusal if a client may not ask for this; None if every client may. The core sets it."""
+
+
+def administration(name: str, call: Call, *, for_slaves: bool = False) -> Operation:
+    return Operation(name, call, is_administration=True, for_slaves=for_slaves)
 
 
 Guard = Callable[[Operation], Call]

@@ -8,7 +8,7 @@ cluster's reply topic, as a trace that no client reads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from penstock.broker.consumers import ClientTable
 from penstock.broker.replies import PutReplies, host_text
@@ -104,7 +104,7 @@ class RequestReply:
         )
         request = Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields.write(pushed), command.body)
         try:
-            reply = await requester.connection.request(request, _PUSH_S)
+            reply = await cast(Connection, requester.client).request(request, _PUSH_S)
         except PenstockError as error:
             return f"the reply did not reach the requesting client: {error}"
         if reply.code != ResponseCode.SUCCESS:

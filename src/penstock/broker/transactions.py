@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -378,7 +378,7 @@ class TransactionCheck:
         )
         client = producers[half.queue_offset % len(producers)]
         command = Command(RequestCode.CHECK_TRANSACTION_STATE, write(header), encode_record(shown))
-        client.connection.request_oneway(command)
+        cast(Connection, client.client).request_oneway(command)
 
 
 def _times_asked(half: Record) -> int:

@@ -35,7 +35,7 @@ class Route(NamedTuple):
     body: ReadBody | None = None
 
 
-def handlers_of(core: Core, routes: Mapping[RequestCode, Route]) -> dict[RequestCode, Handler]:
+def handlers_of(core: Core, routes: Mapping[RequestCode, Route]) -> dict[int, Handler]:
     """Returns the handlers of request codes whose arguments and outcomes `adapt` can convert."""
     return {code: adapt(core.find(route.operation), REQUESTS.get(code), route.body) for code, route in routes.items()}
 
