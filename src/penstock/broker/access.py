@@ -28,14 +28,14 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from penstock.broker.accounts import ANY, PUB, SUB, Account, Accounts, matcher
 from penstock.broker.consumers import Heartbeat
-from penstock.broker.core import Admission, Admit, Call, Client, Guard, Operation
+from penstock.broker.core import Admission, Admit, Call, Client, Denied, Guard, Operation
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topics import REPLY_TOPIC_SUFFIX
 from penstock.errors import BadSettings
 from penstock.format.constants import HALF_TOPIC, REAL_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from penstock.format.record import Record
 from penstock.protocol.bodies.clients import CheckClientRequestBody
-from penstock.protocol.codes import Refusal, ResponseCode
+from penstock.protocol.codes import ResponseCode
 from penstock.protocol.headers.groups import SendBack, UnregisterClient
 from penstock.protocol.headers.pull import ViewMessage
 from penstock.protocol.headers.send import EndTransaction
@@ -190,7 +190,7 @@ def only_local(local: IsLocal, is_slave: IsLocal) -> Admission:
         def admit(client: Client) -> None:
             if not local(client) and not (operation.for_slaves and is_slave(client)):
                 why = f"administration is allowed from the broker's machine only, not from {client.peer[0]}"
-                raise Refusal(ResponseCode.NO_PERMISSION, f"{why}; see aclEnable")
+                raise Denied(ResponseCode.NO_PERMISSION, f"{why}; see aclEnable")
 
         return admit if operation.is_administration else None
 
@@ -274,7 +274,7 @@ class Access:
         """Returns the account of a request with this access key; None if the client's address needs no account.
 
         An unknown key has an account without rights, whose secret is known to nobody: so the time that a check of its
-        signature takes does not tell which accounts exist. Raises Refusal if an account is needed and there is no key.
+        signature takes does not tell which accounts exist. Raises Denied if an account is needed and there is no key.
         """
         address = client.peer[0]
         if self.accounts.is_white(address):
@@ -291,7 +291,7 @@ class Access:
         return lambda client: self.check_administrator(client, f"'{operation.name}'")
 
     def check_administrator(self, client: Client, request: str) -> None:
-        """Raises Refusal, which names the request, if its client is not an administrator."""
+        """Raises Denied, which names the request, if its client is not an administrator."""
         account = self.account(client, client.account)
         if account is None:
             return
@@ -322,6 +322,6 @@ class Access:
         return guard
 
     def refuse(self, client: Client, request: str, why: str) -> NoReturn:
-        """Logs that a request is refused, at most one line a second, and raises Refusal."""
+        """Logs that a request is refused, at most one line a second, and raises Denied."""
         self._refusals.warn(f"refused {request} from {client.peer[0]}: {why}")
-        raise Refusal(ResponseCode.SYSTEM_ERROR, why)
+        raise Denied(ResponseCode.SYSTEM_ERROR, why)

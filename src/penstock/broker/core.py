@@ -1,9 +1,10 @@
 """The broker's core: operations as plain calls, and the guards around all of them.
 
-An operation takes a client and a typed request, and returns an outcome, or an awaitable of one. It raises `Refusal` to
-refuse. It knows neither connections nor commands: `broker/remoting` turns frames into requests and outcomes into
-frames, and a second protocol would be a second room beside it. The requests are the structs of `protocol.headers` and
-`protocol.bodies`; the outcomes are structs of `protocol.bodies`, or values that the module of the operation defines.
+An operation takes a client and a typed request. It returns an outcome, an awaitable of one, or a `Deferred` one. It
+raises `Refusal` to refuse. It knows neither connections nor commands: `broker/remoting` turns frames into requests and
+outcomes into frames, and a second protocol would be a second room beside it. The requests are the structs of
+`protocol.headers` and `protocol.bodies`; the outcomes are structs of `protocol.bodies`, or values that the module of
+the operation defines.
 
 `Core` wraps each operation once, when it is added, in the guards that apply to it: access rights, tracing, and whether
 this broker accepts messages at all. An operation that needs no guard is called directly. Whether a client may ask for
@@ -15,9 +16,12 @@ everything here from the loop's thread only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from penstock.protocol.codes import Refusal
 from penstock.protocol.fields import Fields
+
+T = TypeVar("T")
 
 
 class Client(Protocol):
@@ -43,6 +47,23 @@ class Client(Protocol):
         """Closes the connection."""
 
 
+def host_text(host: str, port: int) -> str:
+    """Returns `ip:port`, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class ClientHosts(dict[Client, str]):
+    """`ip:port` of each client. An entry is computed once and removed when the client's connection closes."""
+
+    def __missing__(self, client: Client) -> str:
+        text = self[client] = host_text(*client.peer)
+        client.on_close.append(self._remove)
+        return text
+
+    def _remove(self, client: Client) -> None:
+        self.pop(client, None)
+
+
 class Answer(NamedTuple):
     """A client's answer to a request of the broker."""
 
@@ -55,11 +76,36 @@ class Answer(NamedTuple):
 class ClientRequests(Protocol):
     """Sends requests of the broker to its clients."""
 
-    def tell(self, client: Client, request: Fields, body: bytes = b"") -> None:
+    def tell(self, client: Client, request: Fields, body: bytes | memoryview = b"") -> None:
         """Sends a request that gets no answer. Drops it if the client is gone."""
 
-    async def ask(self, client: Client, request: Fields, body: bytes, timeout_s: float) -> Answer:
+    async def ask(self, client: Client, request: Fields, body: bytes | memoryview, timeout_s: float) -> Answer:
         """Sends a request and returns the answer. Raises PenstockError if none comes in time."""
+
+
+class Deferred(Generic[T]):
+    """An outcome that comes later, as of a pull that waits for a message. Needs no task and no turn of the loop.
+
+    If the client closes its connection first, the outcome may never come.
+    """
+
+    __slots__ = ("_callbacks",)
+
+    def __init__(self) -> None:
+        self._callbacks: tuple[Callable[[T | Exception], object], ...] = ()
+
+    def then(self, callback: Callable[[T | Exception], object]) -> None:
+        """Calls `callback` with the outcome, or with the error of the operation. Call this before the outcome comes."""
+        self._callbacks += (callback,)
+
+    def settle(self, outcome: T | Exception) -> None:
+        """Passes the outcome on. The module of the operation calls this, once."""
+        for callback in self._callbacks:
+            callback(outcome)
+
+
+class Denied(Refusal):
+    """A guard refused a call; the operation was not reached."""
 
 
 Call = Callable[..., Any]
@@ -82,7 +128,7 @@ class Operation(NamedTuple):
     writes: bool = False
     """Whether it stores messages: refused by a slave, and while the broker stops."""
     admit: Admit | None = None
-    """Raises Refusal if a client may not ask for this; None if every client may. The core sets it."""
+    """Raises Denied if a client may not ask for this; None if every client may. The core sets it."""
 
 
 def administration(name: str, call: Call, *, for_slaves: bool = False) -> Operation:

@@ -26,16 +26,19 @@ _CODES: Final[dict[type[Fields], RequestCode]] = {
 
 
 class RemotingClientRequests:
-    """The core's `ClientRequests` for clients that are remoting connections."""
+    """`core.ClientRequests` over the connections that the clients opened."""
 
-    def tell(self, client: Client, request: Fields, body: bytes = b"") -> None:
-        cast(Connection, client).request_oneway(_command(request, body))
+    def tell(self, client: Client, request: Fields, body: bytes | memoryview = b"") -> None:
+        _connection(client).request_oneway(_command(request, body))
 
-    async def ask(self, client: Client, request: Fields, body: bytes, timeout_s: float) -> Answer:
-        """Raises NoAnswer after `timeout_s` seconds, and Unreachable if the connection closes before."""
-        reply = await cast(Connection, client).request(_command(request, body), timeout_s)
+    async def ask(self, client: Client, request: Fields, body: bytes | memoryview, timeout_s: float) -> Answer:
+        reply = await _connection(client).request(_command(request, body), timeout_s)
         return Answer(reply.code, reply.remark, reply.body, reply.ext)
 
 
-def _command(request: Fields, body: bytes) -> Command:
+def _connection(client: Client) -> Connection:
+    return cast(Connection, client)  # this room gives the core no other clients
+
+
+def _command(request: Fields, body: bytes | memoryview) -> Command:
     return Command(_CODES[type(request)], fields.write(request), body)

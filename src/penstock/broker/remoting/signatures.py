@@ -22,7 +22,7 @@ class Signatures:
         self._access = access
 
     def __call__(self, connection: Connection, command: Command) -> None:
-        """Sets the connection's account. Raises Refusal, or BadRequest for malformed arguments."""
+        """Sets the connection's account. Raises Denied, or BadRequest for malformed arguments."""
         connection.account = None
         if self._access.accounts.is_white(connection.peer[0]):
             return
