@@ -18,24 +18,26 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_administration, is_local, local_only
+from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_local, only_local
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.admin.runtime import AdminAccounts
 from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import Clients
-from penstock.broker.core import Call, Core, Denied, Guard, Operation, host_text
+from penstock.broker.core import Call, ClientRequests, Core, Denied, Guard, Operation, host_text
 from penstock.broker.filters import SqlCompiler, compile_sql
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
 from penstock.broker.pull import MovedOffsets, Pulls, SlaveReads
 from penstock.broker.query import MessageQueries
 from penstock.broker.registration import BrokerRegistration
+from penstock.broker.remoting.administration import administration_handlers
 from penstock.broker.remoting.client_requests import RemotingClientRequests
+from penstock.broker.remoting.clients import client_handlers
 from penstock.broker.remoting.messages import message_handlers
-from penstock.broker.replication.config_sync import SLAVE_REQUESTS
+from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.replication.replication import SAMPLE_S as REPLICATION_SAMPLE_S
 from penstock.broker.replication.replication import Replication, check_role
 from penstock.broker.request_reply import RequestReply
@@ -50,10 +52,9 @@ from penstock.clock import now_ms
 from penstock.errors import Unreachable
 from penstock.namesrv.name_server import NameServer
 from penstock.namesrv.route_table import RegisteredBroker as BrokerIdentity
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import ResponseCode
 from penstock.protocol.frame import MAX_FRAME
-from penstock.remoting.connection import Address, Connection
-from penstock.remoting.handlers import Handler
+from penstock.remoting.connection import Address
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 from penstock.remoting.tls import ServerTls, server_tls
@@ -76,9 +77,9 @@ _WATCH_EVERY_S: Final = 1.0
 
 
 class Concern(Protocol):
-    """A class that answers some request codes."""
+    """A class with operations for clients."""
 
-    def handlers(self) -> dict[RequestCode, Handler]: ...
+    def operations(self) -> tuple[Operation, ...]: ...
 
 
 class WriteGuard:
@@ -125,37 +126,33 @@ class Broker:
         store.dispatcher.set_batch_delay(_SLAVE_GATHER_S if is_slave else _GATHER_S)
         self.held = HeldPulls(store)
         self.pending_acks = PendingAcks(store, state.settings)
-        tracing, self.write_guard = start_tracing(), WriteGuard()
-        guards: list[Guard] = [self.write_guard] if tracing is None else [tracing, self.write_guard]
-        self.core = Core(guards)
-        self.handlers: dict[int, Handler] = {}
-        """Handlers by request code."""
         check_role(store.settings, state.settings.now)
         self.identity = _identity(store, state.settings.now)
         self.registration = BrokerRegistration(self.identity, state.topics, state.settings, name_server)
         self._tls: ServerTls = server_tls(store.settings.broker)
         self.access = access or Access.of(state.settings.now)
-        if self.access is not None:
-            self.access.look_up = store.look_up
-        self._local = local
-        self._server = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
         self.replication = Replication(state, self.registration, self.access, self._tls)
-        self._second_server: Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
-        self._requests = RemotingClientRequests()
+        requests = RemotingClientRequests()
         self.transaction_check = TransactionCheck(
-            store, state.topics, state.offsets, state.clients, self._requests, state.settings, clock
+            store, state.topics, state.offsets, state.clients, requests, state.settings, clock
         )
-        self.administration = BrokerAdmin(state, self.held, self.pending_acks, compile_sql)
+        self.administration = BrokerAdmin(state, self.held, self.pending_acks, requests, compile_sql)
         self._queries = MessageQueries(store)
-        for operations in self._operations(compile_sql):
-            self.core.add(*operations)
-        self._add_handlers(message_handlers(self.core, state.settings))
-        for concern in self._concerns(compile_sql):
-            self._add_handlers(concern.handlers())
+        self.write_guard = WriteGuard()
         if self.replication.is_slave:
             self.write_guard.why_not = "this broker is a slave and does not accept messages; send to its master"
+        self.core = self._assemble(requests, local, compile_sql)
+        """All that this broker does for its clients, as plain calls."""
+        self.handlers = {
+            **message_handlers(self.core, state.settings),
+            **client_handlers(self.core),
+            **administration_handlers(self.core),
+        }
+        """Handlers of remoting by request code."""
+        self._server = self._make_server()
+        self._second_server: Server | None = None
 
     @property
     def server(self) -> Server:
@@ -166,8 +163,14 @@ class Broker:
 
     # -- assembly --------------------------------------------------------------------------------------------
 
-    def _operations(self, compile_sql: SqlCompiler) -> tuple[tuple[Operation, ...], ...]:
+    def _assemble(self, requests: ClientRequests, local: IsLocal, compile_sql: SqlCompiler) -> Core:
         state, store, clock, acks = self.state, self.store, self.state.clock, self.pending_acks
+        tracing = start_tracing()
+        guards: list[Guard] = [self.write_guard] if tracing is None else [tracing, self.write_guard]
+        if self.access is None:
+            core = Core(only_local(local, self.replication.may_ask), guards)
+        else:
+            core = Core(self.access.admission, [*guards, self.access.guard(store.look_up)])
         checks = SendChecks(state.topics, state.groups, state.settings, clock)
         sends = Sends(
             store,
@@ -184,37 +187,27 @@ class Broker:
         transactions.on_end.append(self.transaction_check.on_end)
         followed = self._follows if self.replication.is_slave else None
         reads = SlaveReads(state.settings, followed, corrects=store.settings.offset_check_in_slave)
-        moved = MovedOffsets(store, state.settings, clock)
-        return (
-            sends.operations(),
-            RequestReply(store, state.clients, self._requests, checks, state.settings, clock).operations(),
-            SendBacks(state, acks).operations(),
-            Pulls(state, self.held, moved, reads, compile_sql).operations(),
-            transactions.operations(),
-            Offsets(store, state.offsets, state.topics, state.groups).operations(),
-            self._queries.operations(),
-        )
-
-    def _concerns(self, compile_sql: SqlCompiler) -> tuple[Concern, ...]:
-        state = self.state
-        return (
-            Clients(state.clients, state.groups, state.topics, state.settings, compile_sql),
+        concerns: tuple[Concern, ...] = (
+            sends,
+            RequestReply(store, state.clients, requests, checks, state.settings, clock),
+            SendBacks(state, acks),
+            Pulls(state, self.held, MovedOffsets(store, state.settings, clock), reads, compile_sql),
+            transactions,
+            Offsets(store, state.offsets, state.topics, state.groups),
+            self._queries,
+            Clients(state.clients, state.groups, state.topics, state.settings, requests, compile_sql),
             state.locks,
             self.administration,
             AdminAccounts(self.access, self.identity),
             self.replication.status,
         )
+        for concern in concerns:
+            core.add(*concern.operations())
+        return core
 
-    def _add_handlers(self, handlers: Mapping[RequestCode, Handler]) -> None:
-        """Registers handlers. No two may be for the same request code."""
-        for code, handler in handlers.items():
-            assert code not in self.handlers, f"{code.name} already has a handler"
-            guarded = self.access is None and is_administration(code)
-            allowed = self._local_or_slave if code in SLAVE_REQUESTS else self._local
-            self.handlers[code] = local_only(handler, allowed) if guarded else handler
-
-    def _local_or_slave(self, connection: Connection) -> bool:
-        return self._local(connection) or self.replication.may_ask(connection)
+    def _make_server(self) -> Server:
+        before = None if self.access is None else Signatures(self.access)
+        return Server(self.handlers, limits=self._limits(), tls=self._tls, before=before)
 
     def every(self, seconds: float, task: Callable[[], object]) -> None:
         """Calls `task` on the loop every `seconds` while the broker runs; logs its errors."""
@@ -265,7 +258,7 @@ class Broker:
         """Listens at `port` minus 2 as well, where RocketMQ's slaves ask their master for topics. Logs a failure."""
         if port <= 2:
             return
-        second = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
+        second = self._make_server()
         try:
             await second.start(host, port - 2)
         except Unreachable as error:

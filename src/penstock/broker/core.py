@@ -6,15 +6,17 @@ outcomes into frames, and a second protocol would be a second room beside it. Th
 `protocol.headers` and `protocol.bodies`; the outcomes are structs of `protocol.bodies`, or values that the module of
 the operation defines.
 
-`Core` wraps each operation once, when it is added, in the guards that apply to it: access rights, who may administer,
-and whether this broker accepts messages at all. An operation that needs no guard is called directly. Use everything
-here from the loop's thread only.
+`Core` wraps each operation once, when it is added, in the guards that apply to it: access rights, tracing, and whether
+this broker accepts messages at all. An operation that needs no guard is called directly. Whether a client may ask for
+an operation at all, as for administration, does not depend on the request: that is the operation's `admit`, which the
+protocol's adapter calls before it reads the request. So the bytes of a client that may not ask are never parsed. Use
+everything here from the loop's thread only.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.protocol.codes import Refusal
@@ -41,7 +43,10 @@ class Client(Protocol):
     """Each callback is called once with the client, after either side has closed the connection."""
 
     account: str | None
-    """The access key that signed the current request; None without one."""
+    """The access key of the current request, which its signature proved; None without one."""
+
+    def close(self) -> None:
+        """Closes the connection."""
 
 
 def host_text(host: str, port: int) -> str:
@@ -67,6 +72,7 @@ class Answer(NamedTuple):
     code: int
     remark: str | None
     body: bytes | memoryview
+    arguments: Mapping[str, str] = {}
 
 
 class ClientRequests(Protocol):
@@ -111,6 +117,9 @@ Call = Callable[..., Any]
 """`call(client, request)`, or `call(client, request, body)` where the request has a body of its own."""
 
 
+Admit = Callable[[Client], None]
+
+
 class Operation(NamedTuple):
     """One thing that a broker does for its clients."""
 
@@ -119,19 +128,30 @@ class Operation(NamedTuple):
     call: Call
     is_administration: bool = False
     """Whether ordinary clients do not ask for this: needs an administrator's account, or a client on this machine."""
+    for_slaves: bool = False
+    """Whether this broker's slaves may ask for this administration, too."""
     writes: bool = False
     """Whether it stores messages: refused by a slave, and while the broker stops."""
+    admit: Admit | None = None
+    """Raises Denied if a client may not ask for this; None if every client may. The core sets it."""
+
+
+def administration(name: str, call: Call, *, for_slaves: bool = False) -> Operation:
+    return Operation(name, call, is_administration=True, for_slaves=for_slaves)
 
 
 Guard = Callable[[Operation], Call]
 """Returns the call of an operation, wrapped; or the same call if the guard does not apply to it."""
+Admission = Callable[[Operation], Admit | None]
+"""Returns the `admit` of an operation."""
 
 
 class Core:
     """All operations of a broker by name."""
 
-    def __init__(self, guards: Iterable[Guard] = ()) -> None:
+    def __init__(self, admission: Admission, guards: Iterable[Guard] = ()) -> None:
         """`guards` are applied in order, so the last one is the outermost."""
+        self._admission = admission
         self._guards = tuple(guards)
         self._operations: dict[str, Operation] = {}
 
@@ -141,8 +161,12 @@ class Core:
             assert operation.name not in self._operations, f"there are two operations {operation.name!r}"
             for guard in self._guards:
                 operation = operation._replace(call=guard(operation))
-            self._operations[operation.name] = operation
+            self._operations[operation.name] = operation._replace(admit=self._admission(operation))
 
-    def call_of(self, name: str) -> Call:
-        """Returns the guarded call of an operation."""
-        return self._operations[name].call
+    def find(self, name: str) -> Operation:
+        """Returns an operation with its guarded call."""
+        return self._operations[name]
+
+    @property
+    def operations(self) -> Iterable[Operation]:
+        return self._operations.values()

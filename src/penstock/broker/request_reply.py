@@ -89,7 +89,7 @@ class RequestReply:
             store_timestamp=self._clock(),
         )
         try:
-            answer = await self._requests.ask(requester.connection, pushed, body, _PUSH_S)
+            answer = await self._requests.ask(requester.client, pushed, body, _PUSH_S)
         except PenstockError as error:
             return f"the reply did not reach the requesting client: {error}"
         if answer.code != ResponseCode.SUCCESS:

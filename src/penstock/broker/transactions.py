@@ -29,7 +29,7 @@ from typing import Final
 import msgspec
 
 from penstock.broker.consumers import ClientTable
-from penstock.broker.core import Client, ClientRequests, Operation
+from penstock.broker.core import Client, ClientRequests, Operation, administration
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import OffsetTable
 from penstock.broker.outcomes import STORED, PutOutcomes, SendOutcome
@@ -113,7 +113,7 @@ class Transactions:
     def operations(self) -> tuple[Operation, ...]:
         return (
             Operation("end transaction", self.end, writes=True),
-            Operation("resume check", self.resume, is_administration=True),
+            administration("resume check", self.resume),
         )
 
     def end(self, client: Client, request: EndTransaction, answered: bool = True) -> SendOutcome | PendingAck:
@@ -371,7 +371,7 @@ class TransactionCheck:
             offset_msg_id=half.msg_id,
         )
         client = producers[half.queue_offset % len(producers)]
-        self._requests.tell(client.connection, request, encode_record(shown))
+        self._requests.tell(client.client, request, encode_record(shown))
 
 
 def _times_asked(half: Record) -> int:

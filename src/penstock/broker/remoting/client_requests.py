@@ -33,7 +33,7 @@ class RemotingClientRequests:
 
     async def ask(self, client: Client, request: Fields, body: bytes | memoryview, timeout_s: float) -> Answer:
         reply = await _connection(client).request(_command(request, body), timeout_s)
-        return Answer(reply.code, reply.remark, reply.body)
+        return Answer(reply.code, reply.remark, reply.body, reply.ext)
 
 
 def _connection(client: Client) -> Connection:

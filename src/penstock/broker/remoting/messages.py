@@ -7,54 +7,54 @@ frequent replies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from penstock.broker.core import Call, Core, Deferred, Denied
+from penstock.broker.core import Call, Core, Deferred, Denied, Operation
 from penstock.broker.outcomes import PullOutcome, SendOutcome
 from penstock.broker.query import FoundMessages
-from penstock.broker.remoting.adapter import adapt
+from penstock.broker.remoting.adapter import Route, handlers_of
 from penstock.broker.remoting.reply_frames import SendReplyFrames, pull_reply_head
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.protocol import fields
 from penstock.protocol.codes import Refusal, RequestCode
 from penstock.protocol.command import ONE_WAY, RESPONSE, Command
 from penstock.protocol.fields import Fields
-from penstock.protocol.headers import offsets
 from penstock.protocol.headers.groups import SendBack
-from penstock.protocol.headers.pull import PullMessage, QueryMessage, ViewMessage
+from penstock.protocol.headers.pull import PullMessage, QueryMessage
 from penstock.protocol.headers.send import EndTransaction, ResumeCheck, SendMessage, SendMessageV2
 from penstock.protocol.versions import V3_4_9
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, failed
 
-_PLAIN: Final[tuple[tuple[RequestCode, str, type[Fields]], ...]] = (
-    (RequestCode.QUERY_CONSUMER_OFFSET, "query offset", offsets.QueryConsumerOffset),
-    (RequestCode.UPDATE_CONSUMER_OFFSET, "commit offset", offsets.UpdateConsumerOffset),
-    (RequestCode.GET_MAX_OFFSET, "max offset", offsets.GetMaxOffset),
-    (RequestCode.GET_MIN_OFFSET, "min offset", offsets.GetMinOffset),
-    (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "search offset", offsets.SearchOffset),
-    (RequestCode.GET_EARLIEST_MSG_STORETIME, "earliest time", offsets.GetEarliestTime),
-    (RequestCode.VIEW_MESSAGE_BY_ID, "view", ViewMessage),
-)
+_ROUTES: Final = {
+    RequestCode.QUERY_CONSUMER_OFFSET: Route("query offset"),
+    RequestCode.UPDATE_CONSUMER_OFFSET: Route("commit offset"),
+    RequestCode.GET_MAX_OFFSET: Route("max offset"),
+    RequestCode.GET_MIN_OFFSET: Route("min offset"),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Route("search offset"),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: Route("earliest time"),
+    RequestCode.VIEW_MESSAGE_BY_ID: Route("view"),
+}
 
 
-def message_handlers(core: Core, settings: SettingsInForce) -> dict[RequestCode, Handler]:
+def message_handlers(core: Core, settings: SettingsInForce) -> dict[int, Handler]:
     """Returns the handlers of this module's request codes, by code."""
-    replies, call = SendReplies(settings), core.call_of
-    pull = _pull(call("pull"))
-    return {code: adapt(call(name), kind) for code, name, kind in _PLAIN} | {
-        RequestCode.SEND_MESSAGE: _send(call("send"), SendMessage, replies),
-        RequestCode.SEND_MESSAGE_V2: _send(call("send"), SendMessageV2, replies),
-        RequestCode.SEND_BATCH_MESSAGE: _send(call("send"), SendMessageV2, replies),
-        RequestCode.SEND_REPLY_MESSAGE: _send_reply(call("send reply"), SendMessage, replies),
-        RequestCode.SEND_REPLY_MESSAGE_V2: _send_reply(call("send reply"), SendMessageV2, replies),
-        RequestCode.CONSUMER_SEND_MSG_BACK: _put(call("send back"), SendBack),
-        RequestCode.END_TRANSACTION: _put(call("end transaction"), EndTransaction),
-        RequestCode.RESUME_CHECK_HALF_MESSAGE: _put(call("resume check"), ResumeCheck),
+    replies = SendReplies(settings)
+    send, send_reply, pull = core.find("send").call, core.find("send reply").call, _pull(core.find("pull").call)
+    return {
+        **handlers_of(core, _ROUTES),
+        RequestCode.SEND_MESSAGE: _send(send, SendMessage, replies),
+        RequestCode.SEND_MESSAGE_V2: _send(send, SendMessageV2, replies),
+        RequestCode.SEND_BATCH_MESSAGE: _send(send, SendMessageV2, replies),
+        RequestCode.SEND_REPLY_MESSAGE: _send_reply(send_reply, SendMessage, replies),
+        RequestCode.SEND_REPLY_MESSAGE_V2: _send_reply(send_reply, SendMessageV2, replies),
+        RequestCode.CONSUMER_SEND_MSG_BACK: _put(core.find("send back"), SendBack),
+        RequestCode.END_TRANSACTION: _put(core.find("end transaction"), EndTransaction),
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: _put(core.find("resume check"), ResumeCheck),
         RequestCode.PULL_MESSAGE: pull,
         RequestCode.LITE_PULL_MESSAGE: pull,
-        RequestCode.QUERY_MESSAGE: _query(call("query")),
+        RequestCode.QUERY_MESSAGE: _query(core.find("query").call),
     }
 
 
@@ -121,19 +121,22 @@ def _send(call: Call, kind: type[SendMessage], replies: SendReplies) -> Handler:
 
 
 def _send_reply(call: Call, kind: type[SendMessage], replies: SendReplies) -> Handler:
-    async def send_reply(connection: Connection, command: Command) -> Command:
+    async def answer(command: Command, outcome: Awaitable[SendOutcome]) -> Command:
         try:
-            return replies.reply(command, await call(connection, _read_send(command, kind), command.body))
+            return replies.reply(command, await outcome)
         except Refusal as refusal:
             return replies.refuse(command, refusal)
 
-    return send_reply
+    return lambda connection, command: answer(command, call(connection, _read_send(command, kind), command.body))
 
 
-def _put(call: Call, kind: type[Fields]) -> Handler:
+def _put(operation: Operation, kind: type[Fields]) -> Handler:
     """Returns the handler of an operation that stores a message, but does not tell the client where."""
+    call, admit = operation.call, operation.admit
 
     def put(connection: Connection, command: Command) -> Command | None:
+        if admit is not None:
+            admit(connection)
         request = command.read(kind)
         if isinstance(request, SendBack) and command.version < V3_4_9:
             request.max_reconsume_times = None
@@ -180,10 +183,10 @@ def _pull_reply(command: Command, outcome: PullOutcome) -> Command:
 
 
 def _query(call: Call) -> Handler:
-    async def query(connection: Connection, command: Command) -> Command:
-        found: FoundMessages = await call(connection, command.read(QueryMessage))
+    async def answer(command: Command, outcome: Awaitable[FoundMessages]) -> Command:
+        found = await outcome
         ext, body = fields.write(found.index_end), b"".join(found.records)
         why = None if found.records else "no such message in this time range, or not indexed yet"
         return command.reply(found.code, why, ext, body)
 
-    return query
+    return lambda connection, command: answer(command, call(connection, command.read(QueryMessage)))
