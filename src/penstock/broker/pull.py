@@ -136,6 +136,8 @@ _CODES: Final = {
     GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
     GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
+_SUCCESS: Final = ResponseCode.SUCCESS  # each look-up in an enum costs as much as the outcome itself
+_FOUND: Final = GetStatus.FOUND
 _BY_TAG: Final = (None, "", TAG)
 _UNKNOWN: Final = (None, 0)
 _MAX_PLAIN: Final = 65_536
@@ -182,7 +184,7 @@ class Pulls:
         if flags & COMMIT_OFFSET and self._reads.accepts_commits:
             self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
         page = self._get(request, offset, selection)
-        if page.status is GetStatus.FOUND:
+        if page.status is _FOUND:
             return self._found(client, request, page)
         waits = flags & SUSPEND != 0 and self._is_at_end(page, offset)
         if page.status not in _SCANNED and not waits and self._store.dispatcher.behind > 0:
@@ -319,7 +321,7 @@ class Pulls:
     # -- outcomes --------------------------------------------------------------------------------------------
 
     def _outcome(self, client: Client, request: PullMessage, page: Page) -> PullOutcome:
-        if page.status is GetStatus.FOUND:
+        if page.status is _FOUND:
             return self._found(client, request, page)
         code, next_offset = _CODES[page.status], page.next_begin_offset
         if page.status in _EMPTY and request.queue_offset != 0:
@@ -335,10 +337,11 @@ class Pulls:
         self._counters.count_got(request.topic, request.consumer_group, page.count, len(page.data))
         if self._hooks.consume:
             self._call_before_consume(client, request, page)
-        return PullOutcome(ResponseCode.SUCCESS, page, page.next_begin_offset, self._suggested(request, page))
+        broker_id = self._suggested(request, page) if self._reads.suggests else _MASTER
+        return PullOutcome(_SUCCESS, page, page.next_begin_offset, broker_id)
 
     def _suggested(self, request: PullMessage, page: Page) -> int:
-        return self._reads.suggested(self._groups.find(request.consumer_group), page) if self._reads.suggests else 0
+        return self._reads.suggested(self._groups.find(request.consumer_group), page)
 
     def _call_before_consume(self, client: Client, request: PullMessage, page: Page) -> None:
         self._hooks.before_consume(

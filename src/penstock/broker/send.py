@@ -241,6 +241,8 @@ HalfMessage = Callable[[Message], Message]
 dict."""
 _MULTI_TAG = "MULTI_TAG"
 _BLANK: Final = SendOutcome()
+_SUCCESS: Final = ResponseCode.SUCCESS  # each look-up in an enum costs as much as the outcome itself
+_PUT_OK: Final = PutStatus.PUT_OK
 
 
 class Sends:
@@ -321,7 +323,7 @@ class Sends:
             text,
         )
         result = self._store.append(message)
-        if result.status is not PutStatus.PUT_OK:
+        if result.status is not _PUT_OK:
             raise self._outcomes.refusal(result)
         queue_id = result.queue_id
         self._counters.count_sent(topic, 1, result.size)
@@ -329,7 +331,7 @@ class Sends:
             self._held.on_stored(topic, queue_id)
             return _BLANK
         msg_id = self._outcomes.msg_id(result.physical_offset)
-        outcome = SendOutcome(ResponseCode.SUCCESS, None, msg_id, queue_id, result.queue_offset)
+        outcome = SendOutcome(_SUCCESS, None, msg_id, queue_id, result.queue_offset)
         if self._must_wait:  # the message goes to slaves before it goes to held pulls
             pending = self._acks.when_safe(client, result.end_offset, outcome)
             self._held.on_stored(topic, queue_id)
@@ -380,7 +382,7 @@ class Sends:
         self._held.on_stored(message.topic, message.queue_id)
         shown = queue_id if message.topic == HALF_TOPIC else message.queue_id
         msg_id = self._outcomes.msg_id(result.physical_offset)
-        outcome = SendOutcome(ResponseCode.SUCCESS, None, msg_id, shown, result.queue_offset)
+        outcome = SendOutcome(_SUCCESS, None, msg_id, shown, result.queue_offset)
         if not (answered and message.wait):
             return outcome
         return self._acks.when_safe(client, result.end_offset, outcome)
@@ -444,7 +446,7 @@ class Sends:
         self._counters.count_sent(request.topic, len(results), results[-1].end_offset - results[0].physical_offset)
         self._held.on_stored(request.topic, queue_id)
         ids = self._outcomes.msg_ids([result.physical_offset for result in results])
-        outcome = SendOutcome(ResponseCode.SUCCESS, None, ids, queue_id, results[0].queue_offset)
+        outcome = SendOutcome(_SUCCESS, None, ids, queue_id, results[0].queue_offset)
         return self._acks.when_safe(client, results[-1].end_offset, outcome) if answered else outcome
 
     def _context(self, client: Client, request: SendMessage, body: bytes, queue_id: int) -> SendContext:

@@ -51,6 +51,8 @@ def adapt(operation: Operation, kind: type[Fields] | None = None, body: ReadBody
         if body is not None:
             arguments.append(body(command.body))
         outcome = call(connection, *arguments)
+        if outcome is None:
+            return command.reply(ResponseCode.SUCCESS)
         return _later(command, outcome) if hasattr(outcome, "__await__") else encode_outcome(command, outcome)
 
     return handle

@@ -95,22 +95,18 @@ class SendReplies:
         return command.reply(refusal.code, str(refusal), self._always)
 
 
-def _read_send(command: Command, kind: type[SendMessage]) -> SendMessage:
-    request = command.read(kind)
-    if command.version < V3_4_9:
-        request.max_reconsume_times = None  # older clients send a number that means nothing
-    return request
-
-
 def _send(call: Call, kind: type[SendMessage], replies: SendReplies) -> Handler:
     def send(connection: Connection, command: Command) -> Command | bytes | None:
+        request = command.read(kind)
+        if command.version < V3_4_9:
+            request.max_reconsume_times = None  # older clients send a number that means nothing
         try:
-            outcome = call(connection, _read_send(command, kind), command.body, not command.flag & ONE_WAY)
+            outcome = call(connection, request, command.body, not command.flag & ONE_WAY)
         except Refusal as refusal:
             return replies.refuse(command, refusal)
         if command.flag & ONE_WAY:
             return None
-        if isinstance(outcome, Deferred):
+        if type(outcome) is not SendOutcome:
             _answer_later(outcome, connection, command, replies.reply)
             return None
         if command.binary or outcome.code:
@@ -127,7 +123,7 @@ def _send_reply(call: Call, kind: type[SendMessage], replies: SendReplies) -> Ha
         except Refusal as refusal:
             return replies.refuse(command, refusal)
 
-    return lambda connection, command: answer(command, call(connection, _read_send(command, kind), command.body))
+    return lambda connection, command: answer(command, call(connection, command.read(kind), command.body))
 
 
 def _put(operation: Operation, kind: type[Fields]) -> Handler:
@@ -159,7 +155,7 @@ def _bare(command: Command, outcome: SendOutcome) -> Command:
 def _pull(call: Call) -> Handler:
     def pull(connection: Connection, command: Command) -> Command | tuple[bytes, bytes] | None:
         outcome = call(connection, command.read(PullMessage))
-        if isinstance(outcome, Deferred):
+        if type(outcome) is not PullOutcome:
             _answer_later(outcome, connection, command, _pull_reply)
             return None
         if outcome.code or outcome.broker_id or command.binary:
