@@ -26,7 +26,7 @@ from penstock.broker.admin import BrokerAdmin
 from penstock.broker.admin.runtime import AdminAccounts
 from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import Clients
-from penstock.broker.core import Core, Operation
+from penstock.broker.core import Call, ClientRequests, Core, Denied, Guard, Operation, host_text
 from penstock.broker.filters import SqlCompiler, compile_sql
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
@@ -36,10 +36,10 @@ from penstock.broker.registration import BrokerRegistration
 from penstock.broker.remoting.administration import administration_handlers
 from penstock.broker.remoting.client_requests import RemotingClientRequests
 from penstock.broker.remoting.clients import client_handlers
+from penstock.broker.remoting.messages import message_handlers
 from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.replication.replication import SAMPLE_S as REPLICATION_SAMPLE_S
 from penstock.broker.replication.replication import Replication, check_role
-from penstock.broker.replies import host_text
 from penstock.broker.request_reply import RequestReply
 from penstock.broker.retry import SendBacks
 from penstock.broker.send import SendChecks, Sends
@@ -52,12 +52,9 @@ from penstock.clock import now_ms
 from penstock.errors import Unreachable
 from penstock.namesrv.name_server import NameServer
 from penstock.namesrv.route_table import RegisteredBroker as BrokerIdentity
-from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.command import Command
+from penstock.protocol.codes import ResponseCode
 from penstock.protocol.frame import MAX_FRAME
-from penstock.protocol.headers import REQUESTS
-from penstock.remoting.connection import Address, Connection
-from penstock.remoting.handlers import Handler, Result
+from penstock.remoting.connection import Address
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 from penstock.remoting.tls import ServerTls, server_tls
@@ -66,15 +63,6 @@ from penstock.store.settings import BrokerRole
 
 log = logging.getLogger("penstock.broker")
 
-_WRITES: Final = (
-    RequestCode.SEND_MESSAGE,
-    RequestCode.SEND_MESSAGE_V2,
-    RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.CONSUMER_SEND_MSG_BACK,
-    RequestCode.END_TRANSACTION,
-)
 _FRAME_SLACK: Final = 1 << 20
 """Bytes that a frame may have on top of the largest message."""
 _GATHER_S: Final = 0.01
@@ -88,32 +76,29 @@ _LOCKS_EVERY_S: Final = 60.0
 _WATCH_EVERY_S: Final = 1.0
 
 
-_NAMES: Final = {
-    RequestCode.SEND_MESSAGE: "send",
-    RequestCode.SEND_MESSAGE_V2: "send",
-    RequestCode.SEND_BATCH_MESSAGE: "send",
-    RequestCode.SEND_REPLY_MESSAGE: "send reply",
-    RequestCode.SEND_REPLY_MESSAGE_V2: "send reply",
-    RequestCode.CONSUMER_SEND_MSG_BACK: "send back",
-    RequestCode.END_TRANSACTION: "end transaction",
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: "resume check",
-    RequestCode.PULL_MESSAGE: "pull",
-    RequestCode.LITE_PULL_MESSAGE: "pull",
-    RequestCode.QUERY_CONSUMER_OFFSET: "query offset",
-    RequestCode.UPDATE_CONSUMER_OFFSET: "commit offset",
-    RequestCode.GET_MAX_OFFSET: "max offset",
-    RequestCode.GET_MIN_OFFSET: "min offset",
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "search offset",
-    RequestCode.GET_EARLIEST_MSG_STORETIME: "earliest time",
-    RequestCode.QUERY_MESSAGE: "query",
-    RequestCode.VIEW_MESSAGE_BY_ID: "view",
-}
-
-
 class Concern(Protocol):
-    """A class that answers some request codes."""
+    """A class with operations for clients."""
 
-    def handlers(self) -> dict[RequestCode, Handler]: ...
+    def operations(self) -> tuple[Operation, ...]: ...
+
+
+class WriteGuard:
+    """A guard that refuses operations which store messages while `why_not` says why."""
+
+    def __init__(self) -> None:
+        self.why_not = ""
+
+    def __call__(self, operation: Operation) -> Call:
+        if not operation.writes:
+            return operation.call
+        call = operation.call
+
+        def guarded(*arguments: Any) -> Any:
+            if self.why_not:
+                raise Denied(ResponseCode.SERVICE_NOT_AVAILABLE, self.why_not)
+            return call(*arguments)
+
+        return guarded
 
 
 class Broker:
@@ -140,47 +125,34 @@ class Broker:
         is_slave = store.settings.broker_role is BrokerRole.SLAVE
         store.dispatcher.set_batch_delay(_SLAVE_GATHER_S if is_slave else _GATHER_S)
         self.held = HeldPulls(store)
-        tracing = start_tracing()
-        create_acks = PendingAcks if tracing is None else tracing.pending_acks
-        self.pending_acks = create_acks(store, state.settings)
-        self.handlers: dict[int, Handler] = {}
-        """Handlers by request code. The server looks one up for each request, so entries may be replaced while the
-        broker runs."""
+        self.pending_acks = PendingAcks(store, state.settings)
         check_role(store.settings, state.settings.now)
         self.identity = _identity(store, state.settings.now)
         self.registration = BrokerRegistration(self.identity, state.topics, state.settings, name_server)
         self._tls: ServerTls = server_tls(store.settings.broker)
         self.access = access or Access.of(state.settings.now)
-        self._before = None if self.access is None else Signatures(self.access)
-        self._server = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self._before)
         self.replication = Replication(state, self.registration, self.access, self._tls)
-        self._second_server: Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
-        self.transaction_check = TransactionCheck(
-            store, state.topics, state.offsets, state.clients, state.settings, clock
-        )
         requests = RemotingClientRequests()
+        self.transaction_check = TransactionCheck(
+            store, state.topics, state.offsets, state.clients, requests, state.settings, clock
+        )
         self.administration = BrokerAdmin(state, self.held, self.pending_acks, requests, compile_sql)
         self._queries = MessageQueries(store)
-        if self.access is None:
-            self.core = Core(only_local(local, self.replication.may_ask))
-        else:
-            self.core = Core(self.access.admission, [self.access.guard(store.look_up)])
-        self.core.add(
-            *Clients(state.clients, state.groups, state.topics, state.settings, requests, compile_sql).operations(),
-            *state.locks.operations(),
-            *self.administration.operations(),
-            *AdminAccounts(self.access, self.identity).operations(),
-            *self.replication.status.operations(),
-        )
-        self.handlers |= client_handlers(self.core) | administration_handlers(self.core)
-        for concern in self._concerns(compile_sql):
-            self.add(concern)
-        if tracing is not None:
-            tracing.wrap(self.handlers)
+        self.write_guard = WriteGuard()
         if self.replication.is_slave:
-            self.handlers.update(dict.fromkeys((code for code in _WRITES if code in self.handlers), _refuse_as_slave))
+            self.write_guard.why_not = "this broker is a slave and does not accept messages; send to its master"
+        self.core = self._assemble(requests, local, compile_sql)
+        """All that this broker does for its clients, as plain calls."""
+        self.handlers = {
+            **message_handlers(self.core, state.settings),
+            **client_handlers(self.core),
+            **administration_handlers(self.core),
+        }
+        """Handlers of remoting by request code."""
+        self._server = self._make_server()
+        self._second_server: Server | None = None
 
     @property
     def server(self) -> Server:
@@ -191,57 +163,51 @@ class Broker:
 
     # -- assembly --------------------------------------------------------------------------------------------
 
-    def _concerns(self, compile_sql: SqlCompiler) -> tuple[Concern, ...]:
-        state, store, clock = self.state, self.store, self.state.clock
+    def _assemble(self, requests: ClientRequests, local: IsLocal, compile_sql: SqlCompiler) -> Core:
+        state, store, clock, acks = self.state, self.store, self.state.clock, self.pending_acks
+        tracing = start_tracing()
+        guards: list[Guard] = [self.write_guard] if tracing is None else [tracing, self.write_guard]
+        if self.access is None:
+            core = Core(only_local(local, self.replication.may_ask), guards)
+        else:
+            core = Core(self.access.admission, [*guards, self.access.guard(store.look_up)])
         checks = SendChecks(state.topics, state.groups, state.settings, clock)
-        transactions = Transactions(store, self.pending_acks, self.held, state.counters)
+        sends = Sends(
+            store,
+            state.topics,
+            checks,
+            state.settings,
+            acks,
+            self.held,
+            state.hooks,
+            state.counters,
+            make_half,
+        )
+        transactions = Transactions(store, acks, self.held, state.counters)
         transactions.on_end.append(self.transaction_check.on_end)
         followed = self._follows if self.replication.is_slave else None
         reads = SlaveReads(state.settings, followed, corrects=store.settings.offset_check_in_slave)
-        return (
-            Sends(
-                store,
-                state.topics,
-                checks,
-                state.settings,
-                self.pending_acks,
-                self.held,
-                state.hooks,
-                state.counters,
-                make_half,
-            ),
-            RequestReply(store, state.clients, checks, state.settings, clock),
-            SendBacks(state, self.pending_acks),
+        concerns: tuple[Concern, ...] = (
+            sends,
+            RequestReply(store, state.clients, requests, checks, state.settings, clock),
+            SendBacks(state, acks),
             Pulls(state, self.held, MovedOffsets(store, state.settings, clock), reads, compile_sql),
             transactions,
             Offsets(store, state.offsets, state.topics, state.groups),
             self._queries,
+            Clients(state.clients, state.groups, state.topics, state.settings, requests, compile_sql),
+            state.locks,
+            self.administration,
+            AdminAccounts(self.access, self.identity),
+            self.replication.status,
         )
+        for concern in concerns:
+            core.add(*concern.operations())
+        return core
 
-    def add(self, concern: Concern) -> None:
-        """Registers the handlers of a concern. No other concern may handle the same request codes."""
-        for code, handler in concern.handlers().items():
-            assert code not in self.handlers, f"{code.name} already has a handler"
-            self.handlers[code] = handler if self._is_open(code) else self._guarded(code, handler)
-
-    def _is_open(self, code: RequestCode) -> bool:
-        return self.access is None and code != RequestCode.RESUME_CHECK_HALF_MESSAGE
-
-    def _guarded(self, code: RequestCode, handler: Handler) -> Handler:
-        def call(connection: Connection, request: object, command: Command) -> Result:
-            return handler(connection, command)
-
-        core = Core(self.core._admission, self.core._guards)
-        core.add(Operation(_NAMES[code], call, is_administration=code == RequestCode.RESUME_CHECK_HALF_MESSAGE))
-        operation, kind = core.find(_NAMES[code]), REQUESTS[code]
-
-        def guarded(connection: Connection, command: Command) -> Result:
-            if operation.admit is not None:
-                operation.admit(connection)
-            result: Result = operation.call(connection, command.read(kind), command)
-            return result
-
-        return guarded
+    def _make_server(self) -> Server:
+        before = None if self.access is None else Signatures(self.access)
+        return Server(self.handlers, limits=self._limits(), tls=self._tls, before=before)
 
     def every(self, seconds: float, task: Callable[[], object]) -> None:
         """Calls `task` on the loop every `seconds` while the broker runs; logs its errors."""
@@ -292,7 +258,7 @@ class Broker:
         """Listens at `port` minus 2 as well, where RocketMQ's slaves ask their master for topics. Logs a failure."""
         if port <= 2:
             return
-        second = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self._before)
+        second = self._make_server()
         try:
             await second.start(host, port - 2)
         except Unreachable as error:
@@ -326,9 +292,10 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.handlers.update(dict.fromkeys((code for code in _WRITES if code in self.handlers), _refuse))
+        self.write_guard.why_not = "this broker is stopping; send to another one"
         await self.registration.stop()
         self.state.delayed.stop()
+        self.state.scheduler.stop()
         await asyncio.to_thread(self._queries.stop)
         self.held.release_all()
         with contextlib.suppress(TimeoutError):
@@ -353,15 +320,6 @@ async def _within(coroutine: Coroutine[Any, Any, None], deadline: float) -> bool
         log.exception("a step of stopping the broker failed")
         return False
     return True
-
-
-def _refuse(connection: Connection, command: Command) -> Command:
-    return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping; send to another one")
-
-
-def _refuse_as_slave(connection: Connection, command: Command) -> Command:
-    why = "this broker is a slave and does not accept messages; send to its master"
-    return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why)
 
 
 def _identity(store: MessageStore, settings: BrokerSettings) -> BrokerIdentity:

@@ -15,12 +15,14 @@ everything here from the loop's thread only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.protocol.codes import Refusal
 from penstock.protocol.fields import Fields
 
+log = logging.getLogger("penstock.broker")
 T = TypeVar("T")
 
 
@@ -99,9 +101,12 @@ class Deferred(Generic[T]):
         self._callbacks += (callback,)
 
     def settle(self, outcome: T | Exception) -> None:
-        """Passes the outcome on. The module of the operation calls this, once."""
+        """Passes the outcome on. The module of the operation calls this, once. Logs a callback that raises."""
         for callback in self._callbacks:
-            callback(outcome)
+            try:
+                callback(outcome)
+            except Exception:  # the caller may have more outcomes to settle
+                log.exception("an outcome could not be passed on")
 
 
 class Denied(Refusal):

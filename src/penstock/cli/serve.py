@@ -28,8 +28,8 @@ from typing import Annotated, Final, Self, TextIO
 from penstock import __version__
 from penstock.broker.access import Access
 from penstock.broker.broker import Broker
+from penstock.broker.core import host_text
 from penstock.broker.remoting.signatures import Signatures
-from penstock.broker.replies import host_text
 from penstock.broker.settings import BrokerSettings
 from penstock.cli import exit_codes
 from penstock.cli.cluster_connection import read_account
