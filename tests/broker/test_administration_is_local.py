@@ -60,7 +60,7 @@ def test_an_operation_has_a_rule_or_is_administration(home: BrokerHome, run: Run
     async def check() -> None:
         async with home.running() as broker:
             own = {operation.name for operation in broker.broker.core.operations if not operation.is_administration}
-            assert own <= NEEDS.keys()
+            assert own == NEEDS.keys()
 
     run(check())
 

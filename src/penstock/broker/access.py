@@ -22,9 +22,9 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn
 
 from penstock.broker.accounts import ANY, PUB, SUB, Account, Accounts, matcher
 from penstock.broker.consumers import Heartbeat
@@ -35,10 +35,12 @@ from penstock.errors import BadSettings
 from penstock.format.constants import HALF_TOPIC, REAL_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from penstock.format.record import Record
 from penstock.protocol.bodies.clients import CheckClientRequestBody
+from penstock.protocol.bodies.queues import LockBatchRequestBody
 from penstock.protocol.codes import ResponseCode
-from penstock.protocol.headers.groups import SendBack, UnregisterClient
-from penstock.protocol.headers.pull import ViewMessage
-from penstock.protocol.headers.send import EndTransaction
+from penstock.protocol.headers.groups import ConsumerGroupRequest, SendBack, UnregisterClient
+from penstock.protocol.headers.offsets import QueryConsumerOffset, UpdateConsumerOffset
+from penstock.protocol.headers.pull import PullMessage, ViewMessage
+from penstock.protocol.headers.send import EndTransaction, SendMessage
 from penstock.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("penstock.broker")
@@ -61,15 +63,8 @@ class Need(NamedTuple):
         return f"{'PUB or SUB' if self.rights == ANY else 'PUB' if self.rights == PUB else 'SUB'} on {what}"
 
 
-class _OfTopic(Protocol):
-    topic: str
-
-
-class _OfGroup(Protocol):
-    consumer_group: str
-
-
-class _OfBoth(_OfTopic, _OfGroup, Protocol): ...
+Rule = Callable[[Any, LookUp], Iterable[Need]]
+"""Returns the needs of a request."""
 
 
 def _topic(name: str, rights: int) -> Need:
@@ -79,30 +74,22 @@ def _topic(name: str, rights: int) -> Need:
     return Need(rights, topic=name)
 
 
-def _send(request: _OfTopic, look_up: LookUp) -> Iterator[Need]:
-    yield _topic(request.topic, PUB)
+def _on_topic(rights: int) -> Rule:
+    return lambda request, look_up: (_topic(request.topic, rights),)
 
 
-def _send_reply(request: _OfTopic, look_up: LookUp) -> Iterator[Need]:
+def _send_reply(request: SendMessage, look_up: LookUp) -> Iterator[Need]:
     """Yields PUB on the topic, except for the cluster's reply topic, which is open to every account."""
     if not request.topic.endswith(REPLY_TOPIC_SUFFIX):
         yield _topic(request.topic, PUB)
 
 
-def _consume(request: _OfBoth, look_up: LookUp) -> Iterator[Need]:
+def _consume(request: PullMessage | QueryConsumerOffset | UpdateConsumerOffset, look_up: LookUp) -> Iterator[Need]:
     yield _topic(request.topic, SUB)
     yield Need(SUB, group=request.consumer_group)
 
 
-def _queue(request: _OfTopic, look_up: LookUp) -> Iterator[Need]:
-    yield _topic(request.topic, ANY)
-
-
-def _query(request: _OfTopic, look_up: LookUp) -> Iterator[Need]:
-    yield _topic(request.topic, SUB)
-
-
-def _group(request: _OfGroup, look_up: LookUp) -> Iterator[Need]:
+def _group(request: LockBatchRequestBody | ConsumerGroupRequest, look_up: LookUp) -> Iterator[Need]:
     yield Need(SUB, group=request.consumer_group)
 
 
@@ -146,16 +133,16 @@ def _record(record: Record | None) -> Iterator[Need]:
         yield _topic(record.properties.get(REAL_TOPIC, record.topic) if waits else record.topic, SUB)
 
 
-NEEDS: Final[Mapping[str, Callable[[Any, LookUp], Iterator[Need]]]] = {
-    "send": _send,
+NEEDS: Final[Mapping[str, Rule]] = {
+    "send": _on_topic(PUB),
     "send reply": _send_reply,
     "pull": _consume,
     "query offset": _consume,
     "commit offset": _consume,
-    "search offset": _queue,
-    "max offset": _queue,
-    "min offset": _queue,
-    "earliest time": _queue,
+    "search offset": _on_topic(ANY),
+    "max offset": _on_topic(ANY),
+    "min offset": _on_topic(ANY),
+    "earliest time": _on_topic(ANY),
     "send back": _send_back,
     "lock queues": _group,
     "unlock queues": _group,
@@ -164,7 +151,7 @@ NEEDS: Final[Mapping[str, Callable[[Any, LookUp], Iterator[Need]]]] = {
     "unregister": _unregister,
     "check subscription": _check_subscription,
     "end transaction": _end_transaction,
-    "query": _query,
+    "query": _on_topic(SUB),
     "view": _view,
 }
 """What the requests of ordinary clients need, by the name of the operation."""

@@ -43,7 +43,7 @@ class Client(Protocol):
     """Each callback is called once with the client, after either side has closed the connection."""
 
     account: str | None
-    """The access key of the current request, which its signature proved; None without one."""
+    """The access key of the current request, which its signature or the client's address proved; None without one."""
 
     def close(self) -> None:
         """Closes the connection."""
