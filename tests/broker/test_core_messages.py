@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.brokers import BrokerHome, RunningBroker
+from support.brokers import BrokerHome, RunningBroker, ok, records
 from support.core_clients import DONE, PlainClient, RecordedRequests
+from support.loopback import until
 
 from penstock.broker.broker import WriteGuard
 from penstock.broker.core import Core, Deferred, Denied, Operation
@@ -24,6 +26,8 @@ from penstock.protocol.headers.offsets import GetMaxOffset, QueryConsumerOffset,
 from penstock.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullMessage, QueryMessage, ViewMessage
 from penstock.protocol.headers.send import EndTransaction, PushReply, SendMessage
 from penstock.protocol.versions import V4_9_8, Language
+from penstock.store import MessageStore
+from penstock.store.cold_reads import ColdRead
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -123,12 +127,50 @@ def test_a_held_pull_that_fails_is_settled_with_its_error(
                 raise ValueError("the queue is gone")
 
             with monkeypatch.context() as patch:
-                patch.setattr(broker.broker.held, "_catch_up", lambda: None)
                 waiting = asyncio.create_task(settled(held))
                 await asyncio.sleep(0)
-                patch.setattr(broker.store, "get_dispatched", fail)
+                patch.setattr(broker.store, "try_get", fail)
                 broker.broker.held.release_all()
                 assert isinstance(await waiting, ValueError)
+
+    run(check())
+
+
+@pytest.fixture
+def cold(home: BrokerHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page is in memory."""
+
+    def try_get(store: MessageStore, *arguments: Any) -> ColdRead[Any]:
+        return ColdRead(partial(store.get, *arguments))
+
+    monkeypatch.setattr(MessageStore, "try_get", try_get)
+
+
+@pytest.mark.usefixtures("cold")
+def test_a_pull_of_messages_on_disk_is_awaited(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            call(broker, "send", new_send(), b"one")
+            pulled = await call(broker, "pull", new_pull())
+            assert (pulled.code, pulled.page.count) == (ResponseCode.SUCCESS, 1)
+            held = await call(broker, "pull", new_pull(1, sys_flag=SUBSCRIPTION | SUSPEND))
+            call(broker, "send", new_send(), b"two")
+            assert (await settled(held)).page.count == 1
+
+    run(check())
+
+
+@pytest.mark.usefixtures("cold")
+def test_a_client_gets_messages_that_are_on_disk(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            client = await broker.client()
+            ok(await client.send("orders"))
+            assert len(records(await client.pull("orders"))) == 1
+            held = client.hold("orders", 1)
+            await until(lambda: len(broker.broker.held) == 1)
+            ok(await client.send("orders"))
+            assert len(records(await held)) == 1
 
     run(check())
 

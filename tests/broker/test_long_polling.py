@@ -225,7 +225,7 @@ def test_under_sync_flush_a_pull_is_woken_when_the_message_is_on_disk(home: Brok
             assert bodies(await waiting) == [b"safe"]
             record = broker.store.look_up_id(reply.ext["msgId"])
             assert record is not None
-            assert broker.store.flushed_offset >= record.physical_offset + record.size
+            assert broker.store.watermarks.flushed >= record.physical_offset + record.size
 
     run(check())
 

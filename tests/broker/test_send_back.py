@@ -183,6 +183,6 @@ def test_under_sync_flush_it_is_on_disk_when_it_is_answered(home: BrokerHome, ru
         async with home.running(sync=True) as broker:
             client, record = await sent(broker)
             ok(await send_back(client, record))
-            assert broker.store.flushed_offset >= broker.store.log.queue.wrote_offset
+            assert broker.store.watermarks.flushed >= broker.store.log.queue.wrote_offset
 
     run(check())

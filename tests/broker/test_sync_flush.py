@@ -79,6 +79,27 @@ def test_a_disk_that_takes_too_long_is_said_and_the_message_is_stored(home: Brok
     run(check())
 
 
+def test_the_disk_may_take_its_time_whatever_the_slaves_time_is(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        disk = SlowDisk()
+        short = {"broker_role": "SYNC_MASTER", "slave_timeout": 1}
+        async with home.running(sync=True, files=disk, store=short) as broker:
+            client = await broker.client()
+            disk.may_sync.clear()
+            alone = asyncio.create_task(client.send("orders", b"no slave is connected"))
+            await until(lambda: len(broker.broker.pending_acks) == 1)
+            broker.store.watermarks.slave_connected()
+            with_slave = asyncio.create_task(client.send("orders", b"a slave is too late"))
+            await until(lambda: len(broker.broker.pending_acks) == 2)
+            done, _ = await asyncio.wait([alone, with_slave], timeout=0.05)
+            assert not done, "the disk's time is not over"
+            disk.may_sync.set()
+            assert (await alone).code == ResponseCode.SLAVE_NOT_AVAILABLE
+            assert (await with_slave).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+    run(check())
+
+
 def test_a_sync_that_fails_is_an_error_and_no_more_messages_are_taken(home: BrokerHome, run: Run) -> None:
     async def check() -> None:
         disk = FaultyFiles()

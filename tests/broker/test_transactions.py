@@ -151,7 +151,7 @@ def test_under_sync_flush_the_end_of_a_transaction_is_on_disk_when_it_is_answere
         async with home.running(sync=True) as broker:
             client = await broker.client()
             ok(await end(client, await send_half(client), COMMIT))
-            assert broker.store.flushed_offset == broker.store.log.max_offset
+            assert broker.store.watermarks.flushed == broker.store.log.max_offset
             assert bodies(await pulled(broker, client, "orders")) == [b"paid"]
 
     run(check())

@@ -180,6 +180,58 @@ def test_a_file_made_ahead_and_left_by_a_crash_does_no_harm(open_store: Open, di
     assert after_crash.put(Message("orders", b"two")).ok
 
 
+def test_after_a_start_the_next_file_is_made_once_the_last_is_half_full(
+    open_store: Open, disk: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocate_module, "MIN_PREPARED_SIZE", SIZE)
+    monkeypatch.setattr(allocate_module, "CHECK_SECONDS", 0.01)
+    store = open_store()
+    while store.log.queue.wrote_offset < SIZE * 2 // 3:
+        assert store.put(Message("orders", bytes(5_000))).ok
+    store.close()
+    assert disk.made.count(file_name(SIZE)) == 0
+    open_store(pre_allocate_files=True)
+    disk.wait_until_made(file_name(SIZE))
+
+
+def test_an_append_that_must_not_block_does_not_wait_for_a_file(open_store: Open, disk: Workshop) -> None:
+    store = open_store(pre_allocate_files=True)
+    assert store.append(Message("orders", b"first")).ok, "the first file of all is waited for"
+    disk.wait_until_made(file_name(SIZE))
+    disk.go.clear()
+    large = bytes(30_000)
+    for _ in range(3):  # two in each of the files that are there
+        assert store.append(Message("orders", large)).ok
+    while (answer := store.append(Message("orders", large))).ok:
+        pass
+    assert answer.status is PutStatus.OS_PAGECACHE_BUSY
+    assert "the next log file is not ready" in answer.reason
+    assert store.append_many([Message("orders", b"a"), Message("orders", b"b")]).status is PutStatus.OS_PAGECACHE_BUSY
+    disk.go.set()
+    disk.wait_until_made(file_name(2 * SIZE))
+    assert store.put(Message("orders", large)).ok
+
+
+def test_an_append_that_must_not_block_does_not_wait_for_a_put_that_does(open_store: Open, disk: Workshop) -> None:
+    store = open_store(pre_allocate_files=True)
+    fill_files(store, 1)
+    disk.wait_until_made(file_name(2 * SIZE))
+    fill_files(store, 1)
+    disk.wait_until_made(file_name(3 * SIZE))
+    disk.go.clear()
+    while store.log.locked_for() == 0 and store.append(Message("orders", bytes(30_000))).ok:
+        pass
+    putting = threading.Thread(target=store.put, args=[Message("orders", bytes(30_000))])
+    putting.start()
+    while store.log.locked_for() == 0:  # it waits for a file, and holds the put lock
+        pass
+    answer = store.append(Message("orders", bytes(30_000)))
+    assert answer.status is PutStatus.OS_PAGECACHE_BUSY
+    assert "another put holds the log" in answer.reason
+    disk.go.set()
+    putting.join(WAIT_SECONDS)
+
+
 # -- where there is no room ----------------------------------------------------------------------------------
 
 

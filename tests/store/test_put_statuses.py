@@ -17,7 +17,6 @@ from support.disks import FaultyFiles, refuse
 from support.stores import StoreHome, assert_nothing_stored, eventually, is_one_sentence
 
 from penstock.store import GetStatus, Message, PutResult, PutStatus
-from penstock.store.flush import FlushFailed, GroupCommit, LogSyncer
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -81,7 +80,8 @@ def test_flush_disk_timeout_says_that_the_message_is_stored_but_not_yet_on_disk(
     home: StoreHome, disk: FaultyFiles
 ) -> None:
     store = home.open(files=disk, sync=True, sync_flush_timeout=50)
-    assert store.put_async(Message("orders", b"before")).result(30).ok  # however long the disk itself takes
+    assert store.append(Message("orders", b"before")).ok
+    store.flush()  # however long the disk itself takes
     go_on = threading.Event()
     disk.before_sync = lambda path: go_on.wait(60) and None
     try:
@@ -93,13 +93,14 @@ def test_flush_disk_timeout_says_that_the_message_is_stored_but_not_yet_on_disk(
         assert home.bodies(store, "orders") == [b"before"], "consumers must not see what is not on disk"
     finally:
         go_on.set()
-    assert store.put_async(Message("orders", b"after")).result(30).status is PutStatus.PUT_OK
-    assert home.bodies(store, "orders") == [b"before", b"slow", b"after"]
+    store.flush()
+    assert home.bodies(store, "orders") == [b"before", b"slow"]
 
 
 def test_a_batch_waits_for_the_disk_once_and_not_once_for_each_message(home: StoreHome, disk: FaultyFiles) -> None:
     store = home.open(files=disk, sync=True, sync_flush_timeout=600)
-    assert store.put_async(Message("orders", b"before")).result(30).ok
+    assert store.append(Message("orders", b"before")).ok
+    store.flush()
     go_on = threading.Event()
     disk.before_sync = lambda path: go_on.wait(60) and None
     try:
@@ -228,18 +229,6 @@ def test_a_put_that_is_under_way_when_the_store_is_closed_is_finished_first(
     again = home.open()
     assert again.report.clean_exit
     assert home.bodies(again, "orders") == [b"just in time"]
-
-
-def test_whoever_asks_for_the_disk_after_its_last_sync_is_answered_at_once(home: StoreHome) -> None:
-    """A put may be appended before the store closes and come to wait for its sync after the last one."""
-    store = home.open()
-    end = store.put(Message("orders", b"x")).end_offset
-    commit = GroupCommit(store.log.queue, LogSyncer(store.log.queue, lambda timestamp: None, lambda reason: None))
-    commit.start()
-    commit.stop()
-    assert commit.submit(end).result(0) is None
-    with pytest.raises(FlushFailed):
-        commit.submit(end + 1).result(0)
 
 
 def test_a_disk_without_room_for_a_queue_refuses_puts_until_there_is_room(home: StoreHome, disk: FaultyFiles) -> None:

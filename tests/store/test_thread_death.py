@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.disks import WAIT_SECONDS
+from support.stores import eventually
 
 from penstock.errors import StoreFailed
 from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
@@ -70,9 +71,9 @@ def test_a_flush_listener_that_fails_does_not_leave_puts_waiting_for_ever(tmp_pa
         def fails() -> None:
             raise MemoryError("planted")
 
-        store.on_flush(fails)
-        store.put(Message("orders", b"the sync succeeds, its listener does not"))
-        assert "penstock-group-commit" in store.flags.reason
+        store.watermarks.on_advance(fails)
+        assert store.put(Message("orders", b"the sync succeeds, its listener does not")).ok
+        eventually(lambda: "penstock-group-commit" in store.flags.reason, "the thread's death is not noticed")
         assert not store.put(Message("orders", b"refused")).stored
 
 

@@ -3,11 +3,13 @@
 `UnsyncedFiles` never syncs, for tests that open hundreds of stores and lose no power. `WatchedFiles` counts syncs and
 lets a test hold or refuse them. `CountedFiles` ends the process before its N-th call, `FailingFiles` fails that call.
 `FaultyFiles` calls a hook before each sync and allocation. `MeasuredFiles` is as full as a test says.
+`ColdFiles` has nothing in memory that was not read before, and lets a test hold or refuse reads.
 `power_loss.py` has the disk that forgets what was not synced.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 import warnings
@@ -15,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.format import kernels
 from penstock.store.file_io import FileMap, Files
 
 
@@ -109,6 +112,43 @@ class Gate:
 
     def wait_until_reached(self) -> None:
         assert self.reached.wait(WAIT_SECONDS), "no sync came to the gate"
+
+
+class ColdMap(FileMap):
+    """A map of which nothing is in memory before it was loaded, as far as `residency` tells."""
+
+    def __init__(self, path: Path, memory: mmap.mmap, descriptor: int, files: ColdFiles) -> None:
+        super().__init__(path, memory, descriptor)
+        self._files = files
+        self.evict()
+
+    def evict(self) -> None:
+        self._shadow = mmap.mmap(-1, len(self))
+        self.residency = kernels.Residency(self._shadow)
+
+    def read_into(self, buffer: memoryview, start: int) -> int:
+        self._files.on_read(self.path, start, start + len(buffer))
+        count = super().read_into(buffer, start)
+        for at in range(start - start % mmap.PAGESIZE, start + count, mmap.PAGESIZE):
+            self._shadow[at] = 1
+        return count
+
+
+class ColdFiles(Files):
+    """A disk whose files are not in memory. `on_read` is called before each read, and may wait or raise OSError."""
+
+    def __init__(self) -> None:
+        self.on_read: Callable[[Path, int, int], object] = lambda path, start, stop: None
+        self._maps: list[ColdMap] = []
+
+    def _map(self, path: Path, descriptor: int, size: int) -> FileMap:
+        self._maps.append(ColdMap(path, super()._map(path, descriptor, size).memory, descriptor, self))
+        return self._maps[-1]
+
+    def evict(self) -> None:
+        """Puts everything out of memory again."""
+        for each in self._maps:
+            each.evict()
 
 
 _KILLED = 137

@@ -45,6 +45,8 @@ class Client(Protocol):
     account: str | None
     """The access key of the current request, which its signature or the client's address proved; None without one."""
 
+    def __hash__(self) -> int: ...
+
     def close(self) -> None:
         """Closes the connection."""
 

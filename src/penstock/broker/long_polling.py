@@ -71,7 +71,7 @@ class HeldPulls:
         self._catch_up_scheduled = False
         store.on_arrival(self._on_arrival)
         if store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            store.on_flush(self._on_flushed)
+            store.watermarks.on_advance(self._on_flushed)
 
     def __len__(self) -> int:
         return sum(len(pulls) for pulls in self._by_client.values())
@@ -107,7 +107,7 @@ class HeldPulls:
 
     def _catch_up(self) -> None:
         self._catch_up_scheduled = False
-        self._store.catch_up()
+        self._store.try_catch_up()  # if another thread dispatches, it reports the arrivals
 
     def release_all(self) -> None:
         """Answers all held pulls now, because the broker stops. From then on no pull is held."""

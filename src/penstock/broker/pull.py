@@ -4,12 +4,17 @@ A pull is checked, commits its offset if it asks to, and reads from the queue. A
 (`long_polling`) and run again later. Every outcome carries the next offset and the queue's lowest and highest offset.
 `SlaveReads` decides which broker a consumer should pull from next. `MovedOffsets` records that a consumer's offset was
 corrected. Use everything here from the loop's thread only.
+
+The loop does not wait for the disk. If a page is not in memory, a thread of the store reads it, one page at a time for
+each client, and the outcome comes afterwards.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -17,7 +22,7 @@ import msgspec
 from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import sql_compiler
 from penstock.broker.core import Client, Operation, host_text
-from penstock.broker.filters import ALL, Selection, SqlCompiler, by_tags
+from penstock.broker.filters import ALL, RecordFilter, Selection, SqlCompiler, by_tags
 from penstock.broker.long_polling import HeldPull, HeldPulls
 from penstock.broker.message_hooks import ConsumeContext
 from penstock.broker.outcomes import PullOutcome
@@ -31,6 +36,7 @@ from penstock.protocol.bodies.routes import PERM_READ
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
+from penstock.store.cold_reads import ColdRead
 from penstock.store.message import GetStatus, Message, Page
 from penstock.store.message_store import MessageStore
 
@@ -164,6 +170,8 @@ class Pulls:
         self._moved = moved
         self._reads = reads
         self._compile_sql = compile_sql
+        self._cold: set[asyncio.Task[None]] = set()
+        """The tasks of held pulls that wait for the disk."""
         self._plain: dict[tuple[str, str], tuple[SubscriptionGroup, int]] = {}
         """The pairs of topic and group that passed all checks, with the group and the topic's number of read queues.
         Emptied when topics, groups or settings change."""
@@ -174,7 +182,7 @@ class Pulls:
     def operations(self) -> tuple[Operation, ...]:
         return (Operation("pull", self.pull),)
 
-    def pull(self, client: Client, request: PullMessage) -> PullOutcome | HeldPull:
+    def pull(self, client: Client, request: PullMessage) -> PullOutcome | HeldPull | Awaitable[PullOutcome | HeldPull]:
         """Reads from a queue; at its end, holds the pull if the client asks for that. Raises Refusal."""
         offset, flags = request.queue_offset, request.sys_flag
         group, queues = self._plain.get((request.topic, request.consumer_group), _UNKNOWN)
@@ -184,14 +192,33 @@ class Pulls:
         if flags & COMMIT_OFFSET and self._reads.accepts_commits:
             self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
         page = self._get(request, offset, selection)
+        if isinstance(page, ColdRead):
+            return self._pull_cold(client, request, selection, page)
         if page.status is _FOUND:
             return self._found(client, request, page)
         waits = flags & SUSPEND != 0 and self._is_at_end(page, offset)
         if page.status not in _SCANNED and not waits and self._store.dispatcher.behind > 0:
-            self._store.catch_up()  # a pull that is not held must see every acked message
-            page = self._get(request, offset, selection)
-            waits = flags & SUSPEND != 0 and self._is_at_end(page, offset)
-        return self._hold(client, request, selection) if waits else self._outcome(client, request, page)
+            if self._store.try_catch_up():  # a pull that is not held must see every acked message
+                page = self._get(request, offset, selection)
+            else:
+                place = request.topic, request.queue_id, offset
+                page = ColdRead(partial(self._store.get, *place, max(1, request.max_msg_nums), selection.tags))
+            if isinstance(page, ColdRead):
+                return self._pull_cold(client, request, selection, page)
+        return self._outcome_or_hold(client, request, selection, page)
+
+    async def _pull_cold(
+        self, client: Client, request: PullMessage, selection: Selection, read: ColdRead[Page]
+    ) -> PullOutcome | HeldPull:
+        page = await self._read_cold(client, selection, read)
+        return self._outcome_or_hold(client, request, selection, page)
+
+    def _outcome_or_hold(
+        self, client: Client, request: PullMessage, selection: Selection, page: Page
+    ) -> PullOutcome | HeldPull:
+        if request.sys_flag & SUSPEND and self._is_at_end(page, request.queue_offset):
+            return self._hold(client, request, selection)
+        return self._outcome(client, request, page)
 
     # -- checks ----------------------------------------------------------------------------------------------
 
@@ -267,21 +294,27 @@ class Pulls:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def _get(self, request: PullMessage, offset: int, selection: Selection) -> Page:
+    def _get(self, request: PullMessage, offset: int, selection: Selection) -> Page | ColdRead[Page]:
+        """Returns the page of a pull, or a ColdRead if it is not in memory."""
         topic, queue_id, limit = request.topic, request.queue_id, max(1, request.max_msg_nums)
-        page = self._store.get_dispatched(topic, queue_id, offset, limit, selection.tags)
-        if selection.accepts is None or page.status is not GetStatus.FOUND:
+        page = self._store.try_get(topic, queue_id, offset, limit, selection.tags)
+        if selection.accepts is None or isinstance(page, ColdRead) or page.status is not GetStatus.FOUND:
             return page
         while True:
-            kept = [record for record in page.records if selection.accepts(record)]
-            if kept:
-                return msgspec.structs.replace(page, data=b"".join(kept), count=len(kept))
-            if page.next_begin_offset - offset >= _MAX_EXAMINED or page.next_begin_offset >= page.max_offset:
-                return msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE, data=b"", count=0)
-            following = self._store.get_dispatched(topic, queue_id, page.next_begin_offset, limit, selection.tags)
-            if following.status is not GetStatus.FOUND:
-                return msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE, data=b"", count=0)
+            page = _filtered(page, selection.accepts)
+            is_enough = page.next_begin_offset - offset >= _MAX_EXAMINED or page.next_begin_offset >= page.max_offset
+            if page.count or is_enough:
+                return page
+            following = self._store.try_get(topic, queue_id, page.next_begin_offset, limit, selection.tags)
+            if isinstance(following, ColdRead) or following.status is not GetStatus.FOUND:
+                return page
             page = following
+
+    async def _read_cold(self, client: Client, selection: Selection, read: ColdRead[Page]) -> Page:
+        page = await asyncio.wrap_future(self._store.read_cold(read, client))
+        if selection.accepts is None or page.status is not GetStatus.FOUND:
+            return page
+        return _filtered(page, selection.accepts)
 
     @staticmethod
     def _is_at_end(page: Page, offset: int) -> bool:
@@ -305,6 +338,11 @@ class Pulls:
             except Exception as error:  # nothing else would settle this held pull
                 held.settle(error)
                 return True
+            if isinstance(page, ColdRead):
+                task = asyncio.create_task(self._settle_cold(held, request, selection, page))
+                self._cold.add(task)
+                task.add_done_callback(self._cold.discard)
+                return True
             if not is_last and page.status is GetStatus.NO_MATCHED_MESSAGE:
                 held.offset = page.next_begin_offset
             if not is_last and (page.status is GetStatus.NO_MATCHED_MESSAGE or self._is_at_end(page, held.offset)):
@@ -317,6 +355,16 @@ class Pulls:
         pull = HeldPull(client, request.topic, request.queue_id, request.queue_offset, selection, run)
         self._held.hold(pull, min(max(millis, 0) / 1000, _LONGEST_HOLD_S))
         return pull
+
+    async def _settle_cold(
+        self, held: HeldPull, request: PullMessage, selection: Selection, read: ColdRead[Page]
+    ) -> None:
+        """Settles a held pull whose page is not in memory. It is not held again, even if no message matches."""
+        try:
+            page = await self._read_cold(held.client, selection, read)
+            held.settle(self._outcome(held.client, request, page))
+        except Exception as error:  # nothing else would settle this held pull
+            held.settle(error)
 
     # -- outcomes --------------------------------------------------------------------------------------------
 
@@ -356,3 +404,11 @@ class Pulls:
                 next_begin_offset=page.next_begin_offset,
             )
         )
+
+
+def _filtered(page: Page, accepts: RecordFilter) -> Page:
+    """Returns the page with only those messages that an SQL92 filter selects."""
+    kept = [record for record in page.records if accepts(record)]
+    if kept:
+        return msgspec.structs.replace(page, data=b"".join(kept), count=len(kept))
+    return msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE, data=b"", count=0)

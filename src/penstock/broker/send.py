@@ -348,7 +348,8 @@ class Sends:
         topic = self._checks.topic_for(request)
         queues = max(topic.read_queue_nums, topic.write_queue_nums)
         self._checks.check_queue(request, queues)
-        self._acks.check(client)
+        if self._must_wait:
+            self._acks.check(client)
         if topic.filter_type != _MULTI_TAG and not topic.name.startswith(RETRY_PREFIX):
             self._plain[topic.name] = queues
         queue_id = request.queue_id if request.queue_id >= 0 else random.randrange(max(1, topic.write_queue_nums))

@@ -73,14 +73,8 @@ class Tracing:
                 end(span, error)
                 raise
             if isawaitable(outcome):
-                return _awaited(outcome, span)
-            if not isinstance(outcome, Deferred):
-                end(span, outcome)
-            elif operation.writes:
-                outcome.then(partial(end, span))
-            else:
-                span.set_attribute("penstock.held", True)
-                span.end()
+                return _awaited(span, outcome, operation)
+            _finish(span, outcome, operation)
             return outcome
 
         return traced
@@ -122,7 +116,18 @@ def _set_error(span: Span, name: str, why: str | None) -> None:
     span.set_status(Status(StatusCode.ERROR, why))
 
 
-async def _awaited(outcome: Awaitable[Any], span: Span) -> Any:
+def _finish(span: Span, outcome: Any, operation: Operation) -> None:
+    """Ends a span with its outcome; that of a send which waits, later; that of a held pull at once."""
+    if not isinstance(outcome, Deferred):
+        end(span, outcome)
+    elif operation.writes:
+        outcome.then(partial(end, span))
+    else:
+        span.set_attribute("penstock.held", True)
+        span.end()
+
+
+async def _awaited(span: Span, outcome: Awaitable[Any], operation: Operation) -> Any:
     try:
         found = await outcome
     except Exception as error:
@@ -131,7 +136,7 @@ async def _awaited(outcome: Awaitable[Any], span: Span) -> Any:
     except BaseException:  # the server stops
         span.end()
         raise
-    end(span, found)
+    _finish(span, found, operation)
     return found
 
 

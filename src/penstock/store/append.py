@@ -1,8 +1,8 @@
 """The put path: from a Message to its PutResult.
 
 A put first tries the fast path, the compiled appender. If the appender declines, the general path checks, prepares and
-appends the message; its checks run in RocketMQ's order. Then the put waits for group commit and for a slave, as
-flushDiskType and brokerRole require.
+appends the message; its checks run in RocketMQ's order. Then the put waits for the disk and for a slave, as
+flushDiskType and brokerRole require; see `watermarks.py`.
 
 Under SYNC_FLUSH, PUT_OK means that the record is on disk. FLUSH_DISK_TIMEOUT means that the record is in the log, but
 was not synced in time. UNKNOWN_ERROR means that the sync failed; recovery at the next start decides whether the record
@@ -12,6 +12,7 @@ FLUSH_DISK_TIMEOUT, as in RocketMQ.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -22,43 +23,37 @@ import numpy as np
 
 from penstock.format.put_rows import PutRows
 from penstock.format.sys_flag import TRANSACTION_NONE, transaction_type
-from penstock.store.flush import FlushFailed, GroupCommit
 from penstock.store.message import ArrowResult, BatchResult, Message, PutResult, PutStatus
 from penstock.store.prepare import Prepared, PutRefused, prepare
-from penstock.store.replication.slave_acks import SlaveAcks, replica_reason
 from penstock.store.settings import BrokerRole
 from penstock.store.statistics import Statistics
 from penstock.store.store_parts import Engine
+from penstock.store.watermarks import Waiter
 
 
-class _PendingAcks(NamedTuple):
-    """The acks that a put waits for: from the disk, from a slave, or both. None: not waited for."""
+class _AsyncPut(NamedTuple):
+    """A put whose future is completed later."""
 
-    flushed: Future[None] | None
-    replicated: Future[PutStatus] | None
+    answer: Future[PutResult]
+    result: PutResult
+    started: float
+    appended: bool
 
 
 class PutPath:
-    """Appends messages and waits for their acks. Thread-safe."""
+    """Appends messages and waits for their acks. Thread-safe. `wake_flush` is called after each append."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        statistics: Statistics,
-        group_commit: GroupCommit | None,
-        slave_acks: SlaveAcks | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, statistics: Statistics, wake_flush: Callable[[], None]) -> None:
         self._settings = settings = engine.settings
         self._log = engine.log
         self._flags = engine.flags
         self._statistics = statistics
-        self._group_commit = group_commit
-        self._slave_acks = slave_acks
-        self._needs_no_ack = group_commit is None and slave_acks is None
+        self._wake_flush = wake_flush
+        self._watermarks = engine.log.watermarks
+        self._needs_no_ack = not any(self._watermarks.needs)
         self._is_slave = settings.broker_role is BrokerRole.SLAVE
         self._append_ordinary = engine.log.append_ordinary
         self._append_ordinary_batch = engine.log.append_ordinary_batch
-        self._wait_seconds = settings.sync_flush_timeout / 1000
         self._store_host = settings.store_host
         self._levels = len(settings.delay_levels)
 
@@ -67,8 +62,8 @@ class PutPath:
         if ordinary is not None and self._needs_no_ack:
             return ordinary
         started = time.perf_counter()
-        results, acks = self._resume(message, ordinary)
-        result = self._acked(results, acks)[0]
+        results, end_offset = self._resume(message, ordinary)
+        result = _with_status(results[0], *self._await_acks(end_offset))
         self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
         return result
 
@@ -78,10 +73,11 @@ class PutPath:
             return BatchResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is empty")
         ordinary = self._append_ordinary_batch(messages)
         if ordinary is None:
-            results, acks = self._append(messages, batch=True, wait=wait)
+            results, end_offset = self._append(messages, batch=True, wait=wait)
         else:
-            results, acks = ordinary, self._submit(ordinary, wait=wait)
-        results = self._acked(results, acks)
+            results, end_offset = ordinary, self._appended(ordinary[-1].end_offset, wait=wait)
+        status, reason = self._await_acks(end_offset)
+        results = [_with_status(result, status, reason) for result in results]
         took = time.perf_counter() - started
         if ordinary is None or not self._needs_no_ack:
             for result in results:
@@ -110,24 +106,22 @@ class PutPath:
         if ordinary is not None and self._needs_no_ack:
             answer.set_result(ordinary)
             return answer
-        results, acks = self._resume(message, ordinary)
-
-        def complete() -> None:
-            result = self._acked(results, acks)[0]
-            self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
-            answer.set_result(result)
-
-        def await_slave() -> None:
-            if acks is None or acks.replicated is None:
-                complete()
-            else:
-                acks.replicated.add_done_callback(lambda _: complete())
-
-        if acks is None or acks.flushed is None:
-            await_slave()
+        results, end_offset = self._resume(message, ordinary)
+        answer.set_running_or_notify_cancel()  # the message is stored: it is too late to cancel
+        put = _AsyncPut(answer, results[0], started, ordinary is not None)
+        if end_offset:
+            self._watermarks.wait(end_offset, self._answer, put)
         else:
-            acks.flushed.add_done_callback(lambda _: await_slave())
+            self._answer_one(put, put.result)
         return answer
+
+    def _answer(self, waiters: list[Waiter[_AsyncPut]]) -> None:
+        for waiter in waiters:
+            self._answer_one(waiter.token, _with_status(waiter.token.result, waiter.status, waiter.reason))
+
+    def _answer_one(self, put: _AsyncPut, result: PutResult) -> None:
+        self._statistics.count_put(result, time.perf_counter() - put.started, appended=put.appended)
+        put.answer.set_result(result)
 
     def put_rows(self, plan: Callable[[], PutRows]) -> ArrowResult:
         """Stores the rows that `plan` returns. Calls `plan` only if the store accepts puts. It may raise PutRefused."""
@@ -142,7 +136,8 @@ class PutPath:
             self._statistics.count_put(PutResult(refused.status), time.perf_counter() - started)
             return ArrowResult(refused.status, reason=refused.reason)
         rows = batch.rows[:count]
-        status, reason = self._flush_rows(int(rows["physical_offset"][-1]) + int(rows["size"][-1]), batch.waits)
+        end_offset = int(rows["physical_offset"][-1]) + int(rows["size"][-1])
+        status, reason = self._await_acks(self._appended(end_offset, wait=batch.waits))
         if status is PutStatus.UNKNOWN_ERROR:
             self._statistics.count_put(PutResult(status), time.perf_counter() - started)
             return ArrowResult(status, reason=reason)
@@ -155,41 +150,31 @@ class PutPath:
 
     # -- steps -----------------------------------------------------------------------------------------------
 
-    def _resume(self, message: Message, ordinary: PutResult | None) -> tuple[list[PutResult], _PendingAcks | None]:
-        """Returns the result of the fast path, or if that is None runs the general path. Adds the acks to wait for."""
+    def _resume(self, message: Message, ordinary: PutResult | None) -> tuple[list[PutResult], int]:
+        """Returns the result of the fast path, or if that is None runs the general path. Adds what to wait for."""
         if ordinary is None:
             return self._append([message])
-        return [ordinary], self._submit([ordinary])
-
-    def _wake_flush(self) -> None:
-        if self._group_commit is not None:
-            self._group_commit.wake()
-
-    def _submit(self, results: Sequence[PutResult], *, wait: bool = True) -> _PendingAcks | None:
-        if self._needs_no_ack:
-            return None
-        if not wait:
-            self._wake_flush()
-            return None
-        return self._request_acks(results[-1].end_offset)
-
-    def _request_acks(self, end_offset: int) -> _PendingAcks:
-        return _PendingAcks(
-            None if self._group_commit is None else self._group_commit.submit(end_offset),
-            None if self._slave_acks is None else self._slave_acks.submit(end_offset),
-        )
+        return [ordinary], self._appended(ordinary.end_offset)
 
     def _append(
         self, messages: Sequence[Message], *, batch: bool = False, wait: bool = True
-    ) -> tuple[list[PutResult], _PendingAcks | None]:
-        """Appends by the general path. Returns the results before any wait, and the acks to wait for, if any."""
+    ) -> tuple[list[PutResult], int]:
+        """Appends by the general path. Returns the results before any wait, and the log offset to wait for, or 0.
+
+        Without `wait`, a message is refused if no log file is ready for it, or another thread holds the log.
+        """
         try:
             self._check_state()
             prepared = [self._prepare(message, batch=batch) for message in messages]
-            results = self._log.append(prepared)
+            results = self._log.append(prepared, at_once=not wait)
         except PutRefused as refused:
-            return [PutResult(refused.status, reason=refused.reason)], None
-        return results, self._submit(results, wait=wait and any(message.wait for message in prepared))
+            return [PutResult(refused.status, reason=refused.reason)], 0
+        return results, self._appended(results[-1].end_offset, wait=wait and any(message.wait for message in prepared))
+
+    def _appended(self, end_offset: int, *, wait: bool = True) -> int:
+        """Wakes the flush thread. Returns the log offset to wait for; 0 if there is no need to wait."""
+        self._wake_flush()
+        return end_offset if wait and not self._needs_no_ack else 0
 
     def _check_state(self) -> None:
         if self._is_slave:
@@ -217,38 +202,25 @@ class PutPath:
             raise PutRefused(PutStatus.MESSAGE_ILLEGAL, "a message of a batch may be neither transactional nor delayed")
         return prepared
 
-    def _flush_rows(self, end_offset: int, wait: bool) -> tuple[PutStatus, str]:
-        if self._needs_no_ack:
+    def _await_acks(self, end_offset: int) -> tuple[PutStatus, str]:
+        """Waits until the log is safe up to `end_offset`, or not in time. Returns the final status and its reason."""
+        if not end_offset:
             return PutStatus.PUT_OK, ""
-        if wait:
-            return self._await_acks(self._request_acks(end_offset))
-        self._wake_flush()
-        return PutStatus.PUT_OK, ""
+        ended = threading.Event()
+        waiter = self._watermarks.wait(end_offset, _set_events, ended)
+        ended.wait()
+        return waiter.status, waiter.reason
 
-    def _await_acks(self, acks: _PendingAcks) -> tuple[PutStatus, str]:
-        """Waits for the acks. Returns the final status and its reason."""
-        status, reason = PutStatus.PUT_OK, ""
-        if acks.flushed is not None:
-            try:
-                acks.flushed.result(self._wait_seconds)
-            except TimeoutError:
-                status = PutStatus.FLUSH_DISK_TIMEOUT
-                reason = f"stored, but not on disk after {self._wait_seconds:g} seconds"
-            except FlushFailed as error:
-                return PutStatus.UNKNOWN_ERROR, str(error)
-        if acks.replicated is not None and self._slave_acks is not None:
-            replicated = acks.replicated.result()
-            if replicated is not PutStatus.PUT_OK:
-                return replicated, replica_reason(replicated, self._slave_acks.wait_s)
-        return status, reason
 
-    def _acked(self, results: list[PutResult], acks: _PendingAcks | None) -> list[PutResult]:
-        """Waits for the acks. Returns the results with their final status."""
-        if acks is None:
-            return results
-        status, reason = self._await_acks(acks)
-        if status is PutStatus.PUT_OK:
-            return results
-        if status is PutStatus.UNKNOWN_ERROR:
-            return [PutResult(status, reason=reason) for _ in results]
-        return [msgspec.structs.replace(result, status=status, reason=reason) for result in results]
+def _set_events(waiters: list[Waiter[threading.Event]]) -> None:
+    for waiter in waiters:
+        waiter.token.set()
+
+
+def _with_status(result: PutResult, status: PutStatus, reason: str) -> PutResult:
+    """Returns the result with the status of its wait. After a failed sync it does not say where the message is."""
+    if status is PutStatus.PUT_OK:
+        return result
+    if status is PutStatus.UNKNOWN_ERROR:
+        return PutResult(status, reason=reason)
+    return msgspec.structs.replace(result, status=status, reason=reason)

@@ -16,6 +16,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +31,10 @@ from penstock.store.file_io import Files, unlock_memory
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.message import Message, PutResult, PutStatus
-from penstock.store.preallocate import Allocator
+from penstock.store.preallocate import AT_ONCE_SECONDS, Allocator, FileNotReady
 from penstock.store.prepare import Prepared, PutRefused
-from penstock.store.settings import FlushDiskType, Settings
+from penstock.store.settings import Settings
+from penstock.store.watermarks import Watermarks
 from penstock.store.worker import noop
 
 _BUSY_LIMIT_MS = 10_000_000
@@ -47,6 +49,7 @@ class CommitLog:
 
     def __init__(self, files: Files, folder: Path, settings: Settings, clock: Callable[[], int]) -> None:
         self.queue = MappedFileQueue(files, folder, settings.mapped_file_size_commit_log)
+        self.watermarks = Watermarks(self.queue, settings)
         self._next_offsets: dict[str, dict[int, int]] = {}
         """Next queue offset by topic and queue id. All its topics have legal names."""
         self.appender = kernels.Appender(
@@ -75,13 +78,13 @@ class CommitLog:
         self._locked_at = 0.0
         self._stopped = False
         self._pages_needed_at = 0
-        self._sync_flush = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._busy_after = settings.os_page_cache_busy_time_out_mills / 1000
 
     def start(self, allocator: Allocator) -> None:
         self._allocator = allocator
         last = self.queue.last
         if last is not None:
+            allocator.follow(last)
             self.appender.attach(last.target, last.marks, last.from_offset)
         self.set_open(True)
 
@@ -147,8 +150,8 @@ class CommitLog:
 
     @property
     def confirmed_offset(self) -> int:
-        """Physical offset up to which consumers may see records. Under SYNC_FLUSH it is the flushed offset."""
-        return self.queue.flushed_where if self._sync_flush else self.queue.max_offset
+        """Physical offset up to which consumers may see records: the visible watermark."""
+        return self.watermarks.visible
 
     def roll_next(self, offset: int) -> int:
         """Physical offset at which the file after that of `offset` begins."""
@@ -171,9 +174,14 @@ class CommitLog:
             self._stopped = True
 
     @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Holds the put lock and keeps the appender closed. Raises PutRefused after `stop_appends`."""
-        with self._lock:
+    def _exclusive(self, *, at_once: bool = False) -> Iterator[None]:
+        """Holds the put lock and keeps the appender closed. Raises PutRefused after `stop_appends`.
+
+        With `at_once` it also raises PutRefused if another thread holds the lock for more than a few milliseconds.
+        """
+        if not self._lock.acquire(timeout=AT_ONCE_SECONDS if at_once else -1):
+            raise PutRefused(PutStatus.OS_PAGECACHE_BUSY, "another put holds the log; try again")
+        try:
             if self._stopped:
                 raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, "the store takes no messages: the store is closed")
             self._locked_at = time.monotonic()
@@ -183,6 +191,8 @@ class CommitLog:
             finally:
                 self._locked_at = 0.0
                 self.appender.is_open = self._open
+        finally:
+            self._lock.release()
 
     def restart_queues(self, select: Callable[[], Iterable[tuple[str, int]]], note: Callable[[int], None]) -> None:
         """Resets the next offset of the queues that `select` returns to 0. Holds the put lock meanwhile.
@@ -196,11 +206,14 @@ class CommitLog:
             for topic, queue_id in restarted:
                 self._next_offsets.get(topic, {}).pop(queue_id, None)
 
-    def append(self, messages: Sequence[Prepared]) -> list[PutResult]:
-        """Appends all messages to one file. They become visible atomically. If it raises PutRefused, none is stored."""
+    def append(self, messages: Sequence[Prepared], *, at_once: bool = False) -> list[PutResult]:
+        """Appends all messages to one file. They become visible atomically. If it raises PutRefused, none is stored.
+
+        With `at_once` it waits only a few milliseconds for the put lock and for a new file.
+        """
         total = sum(message.size for message in messages)
-        with self._exclusive():
-            file = self._file_for(total)
+        with self._exclusive(at_once=at_once):
+            file = self._file_for(total, at_once=at_once)
             now = self._clock()
             results = self._encode(file, messages, now)
             first = file.wrote
@@ -339,7 +352,7 @@ class CommitLog:
             appender.hosts[message.born_host_text] = message.born_host
             appender.hosts[message.store_host_text] = message.store_host
 
-    def _file_for(self, size: int) -> MappedFile:
+    def _file_for(self, size: int, *, at_once: bool = False) -> MappedFile:
         """Returns a file with room for `size` bytes and a filler. Fills up and rolls the last file if it has none."""
         if size + BLANK_HEADER_SIZE > self.queue.file_size:
             raise PutRefused(
@@ -347,17 +360,20 @@ class CommitLog:
                 f"{size} bytes in one batch do not fit a log file of {self.queue.file_size} bytes",
             )
         try:
-            file = self._writable()
+            file = self._writable(at_once)
             if size + BLANK_HEADER_SIZE > file.size - file.wrote:
                 self._fill(file)
-                file = self._writable()
+                file = self._writable(at_once)
         except StoreFailed as error:
+            if at_once and isinstance(error, FileNotReady):
+                raise PutRefused(PutStatus.OS_PAGECACHE_BUSY, "the next log file is not ready; try again") from None
             raise PutRefused(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from None
         return file
 
-    def _writable(self) -> MappedFile:
+    def _writable(self, at_once: bool) -> MappedFile:
         assert self._allocator is not None, "the log was not started"
-        return self.queue.writable(self.queue.flushed_where, self._allocator.allocate)
+        at_once = at_once and self.queue.last is not None  # the first file of all is worth a wait
+        return self.queue.writable(self.queue.flushed_where, partial(self._allocator.allocate, at_once=at_once))
 
     def _fill(self, file: MappedFile) -> None:
         """Ends a file with a filler record. Zeroes old bytes of a reused pool buffer, so they never reach the disk."""
@@ -372,9 +388,9 @@ class CommitLog:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, size: int) -> bytes | None:
-        """Returns `size` bytes at `offset`; None if the log does not have them (any more)."""
-        return self.queue.read(offset, size)
+    def read(self, offset: int, size: int, *, at_once: bool = False) -> bytes | None:
+        """Returns `size` bytes at `offset`; None if the log does not have them (any more). See `MappedFile.read`."""
+        return self.queue.read(offset, size, at_once=at_once)
 
     def close(self) -> None:
         self.set_open(False)

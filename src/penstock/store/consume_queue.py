@@ -220,13 +220,16 @@ class ConsumeQueue:
                 break
         return np.concatenate(pages)
 
-    def points_to(self, queue_offset: int, physical_offset: int, size: int) -> bool:
-        """Whether the unit at `queue_offset` exists and has this physical offset and size."""
+    def points_to(self, queue_offset: int, physical_offset: int, size: int, *, at_once: bool = False) -> bool:
+        """Whether the unit at `queue_offset` exists and has this physical offset and size. See `MappedFile.read`."""
         position = queue_offset * UNIT_SIZE
         file = self.files.find(position)
         if file is None:
             return False
         at = position - file.from_offset
+        if file.map.residency is not None and not file.map.residency.check(at, at + _TARGET.size):
+            unit = file.read(at, _TARGET.size, at_once=at_once)
+            return unit is not None and _TARGET.unpack(unit) == (physical_offset, size)
         try:  # called for every hit of a query: an exception is cheaper than acquire and release
             return at < file.marks[0] and _TARGET.unpack_from(file.map.view, at) == (physical_offset, size)
         except ValueError:
@@ -240,7 +243,10 @@ class ConsumeQueue:
         try:
             position = queue_offset * UNIT_SIZE - file.from_offset
             size = min(limit * UNIT_SIZE, file.readable - position)
-            return copy_units(file.map.view, position, size) if size > 0 else None
+            if size <= 0:
+                return None
+            file.map.ensure_resident(position, position + size)
+            return copy_units(file.map.view, position, size)
         finally:
             file.release()
 

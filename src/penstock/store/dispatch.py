@@ -289,6 +289,21 @@ class Dispatcher:
                 self.step()
         self._advanced.notify()
 
+    def try_catch_up(self) -> bool:
+        """Like `catch_up`, but returns False at once if another thread runs a step, or keeps dispatch paused."""
+        goal = self._log.confirmed_offset
+        if self.position >= goal:
+            return True
+        while self.position < goal:
+            if self._turnstile.locked() or not self._step_lock.acquire(blocking=False):
+                return False
+            try:
+                self.step()
+            finally:
+                self._step_lock.release()
+        self._advanced.notify()
+        return True
+
     def step(self) -> None:
         """Dispatches the next records of one log file, or moves to the next file. No other step may run meanwhile."""
         if self.position >= self._log.confirmed_offset:

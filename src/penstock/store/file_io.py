@@ -27,6 +27,7 @@ from typing import Final
 import numpy as np
 
 from penstock.errors import BadStore, StoreInUse, disk_refused
+from penstock.format import kernels
 from penstock.store.lock import StoreLock, held_by_this_process, lock_owner
 
 # -- memory calls that Python's mmap lacks, or makes with the GIL held ----------------------------------------
@@ -76,6 +77,13 @@ def written_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int
         start = end
 
 
+_LOADED_AT_ONCE: Final = 256 << 10
+
+
+class NotResident(Exception):
+    """Bytes are not in memory, and the caller must not wait for the disk."""
+
+
 class FileMap:
     """A whole file mapped into memory, shared with every other process that maps it."""
 
@@ -85,6 +93,8 @@ class FileMap:
         self.memory = memory
         self.view = memoryview(memory)
         self._descriptor = descriptor
+        self.residency = kernels.Residency(self.view) if descriptor >= 0 else None
+        """Tells which bytes are in memory. None: no byte is on a disk."""
 
     def __len__(self) -> int:
         return len(self.memory)
@@ -120,6 +130,31 @@ class FileMap:
                 left, position = left[written:], position + written
         except OSError as error:
             raise disk_refused("cannot write", self.path, len(data), error) from error
+
+    def ensure_resident(self, start: int, stop: int, *, at_once: bool = False) -> None:
+        """Returns when the range can be read through the map without waiting for the disk; see `load`.
+
+        With `at_once` raises NotResident instead of waiting.
+        """
+        if self.residency is None or self.residency.check(start, stop):
+            return
+        if at_once:
+            raise NotResident
+        self.load(start, stop)
+
+    def load(self, start: int, stop: int) -> None:
+        """Reads a range from the disk into memory, without the GIL. Raises StoreFailed if the disk cannot read it."""
+        scratch = memoryview(bytearray(min(stop - start, _LOADED_AT_ONCE)))
+        try:
+            while start < stop:
+                count = self.read_into(scratch[: stop - start], start)
+                start = start + count if count else stop
+        except OSError as error:
+            raise disk_refused(f"cannot read {stop - start} bytes at {start}", self.path, 0, error) from error
+
+    def read_into(self, buffer: memoryview, start: int) -> int:
+        """Reads bytes at `start` with `preadv`, without the GIL. Returns their number. Raises OSError."""
+        return os.preadv(self._descriptor, [buffer], start)
 
     def will_need(self, start: int = 0, size: int = 0) -> None:
         """Asks the system to read `size` bytes ahead; 0 means up to the end of the file. Returns at once."""

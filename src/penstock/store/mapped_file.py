@@ -125,11 +125,15 @@ class MappedFile:
 
     # -- bytes -----------------------------------------------------------------------------------------------
 
-    def read(self, position: int, size: int) -> bytes | None:
-        """Returns a copy of `size` bytes at `position`; None if not all of them are readable."""
+    def read(self, position: int, size: int, *, at_once: bool = False) -> bytes | None:
+        """Returns a copy of `size` bytes at `position`; None if not all of them are readable.
+
+        Raises StoreFailed if the disk cannot read them. With `at_once` raises NotResident instead of waiting for it.
+        """
         if position < 0 or position + size > self.readable or not self.acquire():
             return None
         try:
+            self.map.ensure_resident(position, position + size, at_once=at_once)
             return bytes(self.map.view[position : position + size])
         finally:
             self.release()

@@ -50,6 +50,8 @@ class MappedFileQueue:
         """Held while `files` is replaced: by a tuple with one more file, or by a tuple without the first file."""
         self.flushed_where = 0
         self.committed_where = 0
+        self.written_from = 0
+        """Offset from which this process wrote the bytes; the bytes before it were loaded from disk."""
         self._buffered = False
         """Whether any file was created with a pool buffer."""
         self.store_timestamp = 0
@@ -115,6 +117,7 @@ class MappedFileQueue:
                 file.shut_down()
             raise
         self.files = tuple(loaded)
+        self.written_from = self.max_offset
 
     def remove_unfinished(self, listing: FolderListing) -> None:
         """Removes the unfinished last file, if there is one: a crash interrupted its creation, so it holds no data."""
@@ -163,9 +166,10 @@ class MappedFileQueue:
         index = (offset - files[0].from_offset) // self.file_size
         return files[index] if 0 <= index < len(files) else None
 
-    def read(self, offset: int, size: int) -> bytes | None:
+    def read(self, offset: int, size: int, *, at_once: bool = False) -> bytes | None:
+        """Like `MappedFile.read`, by the offset in the queue."""
         file = self.find(offset)
-        return None if file is None else file.read(offset - file.from_offset, size)
+        return None if file is None else file.read(offset - file.from_offset, size, at_once=at_once)
 
     # -- growing ---------------------------------------------------------------------------------------------
 
@@ -238,6 +242,7 @@ class MappedFileQueue:
             file.wrote = file.committed = file.flushed = min(max(offset - file.from_offset, 0), file.size)
         self.files = tuple(kept)
         self.flushed_where = self.committed_where = offset
+        self.written_from = min(self.written_from, offset)
         return hidden
 
     def truncate(self, offset: int, *, zero: bool = True) -> int:

@@ -8,23 +8,24 @@ the store.
 Read-your-writes: `get` and the other reads first dispatch confirmed messages that the dispatch thread has not processed
 yet.
 
-Event loops and other callers that must not block use `append`, which does not wait for the disk, and `get_dispatched`,
-which never dispatches. Under SYNC_FLUSH an appended message is durable once `flushed_offset` reaches the `end_offset`
-of its PutResult. `on_flush` signals when to check.
+Event loops and other callers that must not block use `append`, `try_get`, `try_look_up` and `try_catch_up`, which do
+not wait for the disk. What they cannot do at once, `read_cold` does in a thread. `watermarks.wait` calls them back once
+an appended message is on disk and on a slave, as far as flushDiskType and brokerRole require.
 
-The methods delegate to other modules. Write path: `append.py`, `commit_log.py`, `flush.py`. Dispatch: `dispatch.py`.
-Read path: `get.py`, `query.py`, `arrow.py`. Recovery: `recovery/`. Deletion: `retention/`.
+The methods delegate to other modules. Write path: `append.py`, `commit_log.py`, `flush.py`, `watermarks.py`. Dispatch:
+`dispatch.py`. Read path: `get.py`, `query.py`, `arrow.py`. Recovery: `recovery/`. Deletion: `retention/`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from penstock.clock import now_ms
 from penstock.errors import BadStore, StoreFailed, disk_refused
@@ -34,6 +35,7 @@ from penstock.format.record import Record
 from penstock.store.append import PutPath
 from penstock.store.atomic_files import finish_swap
 from penstock.store.checkpoint import CheckpointFile
+from penstock.store.cold_reads import ColdRead, ColdReads
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import MayExceed, never_exceed
@@ -43,7 +45,7 @@ from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.external_dispatch.coordination import acquire_job_lock, is_external, remove_agreement
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.external_dispatch.start import AppendOnlyStart
-from penstock.store.file_io import Files
+from penstock.store.file_io import Files, NotResident
 from penstock.store.flush import FlushFailed, GroupCommit, LogSyncer, TimedCommit, TimedFlush
 from penstock.store.get import PageGetter
 from penstock.store.layout import Layout, allow_many_files, refuse_other_engines
@@ -69,7 +71,6 @@ from penstock.store.record_reader import HeaderCheck, RecordReader
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
 from penstock.store.recovery.recovery import Recovery
 from penstock.store.replication.replica_log import ReplicaLog
-from penstock.store.replication.slave_acks import SlaveAcks
 from penstock.store.retention.cleaner import Retention, explain_retention
 from penstock.store.retention.derived import DerivedCleaner
 from penstock.store.retention.explain import Outlook
@@ -80,7 +81,7 @@ from penstock.store.settings import BrokerRole, FlushDiskType, Settings
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.store_parts import Engine, only_appends
-from penstock.store.worker import Listeners, Worker
+from penstock.store.worker import Worker, noop
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from penstock.store.arrow import ArrowReader
 
 log = logging.getLogger("penstock.store")
+T = TypeVar("T")
 
 
 class MessageStore:
@@ -104,13 +106,14 @@ class MessageStore:
         self.flags, self.log, self.dispatcher = engine.flags, engine.log, engine.dispatcher
         self.queues, self.index = engine.queues, engine.index
         self.statistics = Statistics(clock(), self.log.appender, appender_answers=settings.puts_answer_at_once)
-        self.slave_acks = SlaveAcks(settings)
+        self.watermarks = self.log.watermarks
         self.replica_log: ReplicaLog | None = None
         """Appends the bytes of the master's log; None unless brokerRole is SLAVE."""
         self.retention: Retention | None = None
         """None if the store was opened read-only."""
         header_check = HeaderCheck(self.queues, self.dispatcher)
         self.records = RecordReader(self.log, verify_crc=settings.verify_crc_on_read, header_check=header_check)
+        self._cold_reads = ColdReads()
         self._checkpoint = CheckpointFile(files, layout.checkpoint)
         self._notes = DispatchNotes(engine)
         self._topics = TopicCleaner(engine)
@@ -123,8 +126,7 @@ class MessageStore:
         self._lock: StoreLock | None = None
         self._pool: TransientPool | None = None
         self._threads: list[Worker] = []
-        self._flush_listeners: Listeners[[]] = Listeners()
-        self._syncer = LogSyncer(self.log.queue, self._flushed, self._fail)
+        self._syncer = LogSyncer(self.log.queue, self.watermarks, self._checkpoint.set_log, self._fail)
         self._put_path: PutPath | None = None
         self._put: Callable[[Message], PutResult] = self._refuse
         self._closed = False
@@ -218,16 +220,18 @@ class MessageStore:
         self.log.start(Allocator(engine.io, settings, self._pool))
         self.flags.on_change(self.log.set_open)
         self.log.on_append(self.dispatcher.wake)
-        group_commit = self._add_flush_threads()
+        self.watermarks.on_advance(self.dispatcher.wake)
+        wake_flush = self._add_flush_threads()
         flusher_type = CheckpointFlusher if engine.only_appends else DerivedFlusher
         self._threads.append(flusher_type(engine, self._checkpoint, self._notes, self.statistics, self._fail))
         self.retention = Retention(engine, self._topics, LogOnlyCleaner if engine.only_appends else DerivedCleaner)
         self._threads += self.retention.threads()
-        slave_acks = self.slave_acks if settings.broker_role is BrokerRole.SYNC_MASTER else None
-        self._threads += [] if slave_acks is None else [slave_acks]
-        self._put_path = PutPath(engine, self.statistics, group_commit, slave_acks)
+        if any(self.watermarks.needs):
+            self._threads.append(self.watermarks.deadlines)
+        self._put_path = PutPath(engine, self.statistics, wake_flush)
         if settings.broker_role is BrokerRole.SLAVE:
-            self.replica_log = ReplicaLog.for_slave(self.log, group_commit)
+            self.log.become_replica()
+            self.replica_log = ReplicaLog(self.log, wake_flush)
         self._put = self._put_path.put
         self.dispatcher.supervise(self._thread_died)
         self.dispatcher.start()
@@ -235,49 +239,46 @@ class MessageStore:
             thread.supervise(self._thread_died)
             thread.start()
 
-    def _add_flush_threads(self) -> GroupCommit | None:
+    def _add_flush_threads(self) -> Callable[[], None]:
         """Adds the threads that flush the log, in the order in which they start and stop.
 
-        Returns the GroupCommit that puts wait for; None under ASYNC_FLUSH.
+        Returns what has to be called after each append: it wakes the group commit, and does nothing under ASYNC_FLUSH.
         """
-        settings, queue, dispatcher = self.settings, self.log.queue, self.dispatcher
+        settings, queue = self.settings, self.log.queue
         if settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            group_commit = GroupCommit(queue, self._syncer)
+            group_commit = GroupCommit(self._syncer)
             self._threads.append(group_commit)
-            return group_commit
+            return group_commit.wake
         flush = TimedFlush(settings, self._syncer)
         if settings.transient_pool_active:
 
             def committed() -> None:
                 flush.wake()
-                dispatcher.wake()
+                self.watermarks.advance()
 
             self._threads.append(TimedCommit(settings, queue, committed))
         elif not settings.flush_commit_log_timed:
-            dispatcher.on_advance(flush.wake)
+            self.dispatcher.on_advance(flush.wake)
         self._threads.append(flush)
         if Prefaulter.suits(settings.mapped_file_size_commit_log):
             prefaulter = Prefaulter(queue)
             self.log.on_page_need(prefaulter.wake)
             self._threads.append(prefaulter)
-        return None
-
-    def _flushed(self, timestamp: int) -> None:
-        self._checkpoint.set_log(timestamp)
-        self.dispatcher.wake()
-        self._flush_listeners.notify()
+        return noop
 
     def _fail(self, reason: str) -> None:
         """Makes the store refuse puts until a restart runs recovery."""
         self.flags.raise_fault(StoreFault.NOT_WRITEABLE, reason)
-        self._flush_listeners.notify()
 
     def _thread_died(self, name: str, error: BaseException) -> None:
         """Stops writes: a background thread has ended, so a promise of the store can no longer be kept."""
         self._has_dead_thread = True
         log.critical("the thread %s ended; the store accepts no more messages", name, exc_info=error)
+        reason = f"the thread {name} ended ({error!r}); restart the store"
         with contextlib.suppress(Exception):  # the flag is raised first; a listener may be what failed
-            self._fail(f"the thread {name} ended ({error!r}); restart the store")
+            self._fail(reason)
+        with contextlib.suppress(Exception):
+            self.watermarks.close(reason)
 
     def close(self) -> None:
         """Flushes everything and releases the store. Idempotent."""
@@ -294,11 +295,12 @@ class MessageStore:
         self.dispatcher.stop()
         for thread in derived_flush:
             thread.stop()
-        failed = failed or self._has_dead_thread or self._syncer.failure is not None
+        self.watermarks.close("the store is closed")
+        failed = failed or self._has_dead_thread or self.watermarks.failure is not None
         failed = failed or any(each.failure is not None for each in derived_flush)
         dispatches = not self.engine.only_appends
         drained = not dispatches or self.dispatcher.behind <= 0
-        flushed = self.log.queue.flushed_where >= self.log.queue.wrote_offset
+        flushed = self.watermarks.flushed >= self.watermarks.appended
         clean = bool(self._threads) and drained and flushed and not failed
         if clean and dispatches:
             with contextlib.suppress(StoreFailed):  # without it the next start only takes longer
@@ -308,6 +310,7 @@ class MessageStore:
     def _release(self, *, clean: bool = False) -> None:
         """Unmaps all files, then releases the store's lock. Removes the file `abort` if `clean`."""
         self._closed = True
+        self._cold_reads.close()
         self.log.close()
         self.engine.derived.close()
         self._checkpoint.close()
@@ -352,7 +355,10 @@ class MessageStore:
         return self._writer().put_async(message)
 
     def append(self, message: Message) -> PutResult:
-        """Like `put`, but waits neither for the disk nor for a slave."""
+        """Like `put`, but waits neither for the disk nor for a slave.
+
+        Returns OS_PAGECACHE_BUSY if the next log file is not ready, or another thread holds the log: try again.
+        """
         return self._writer().append(message)
 
     def append_many(self, messages: Sequence[Message]) -> BatchResult:
@@ -384,20 +390,6 @@ class MessageStore:
 
     # -- flushing --------------------------------------------------------------------------------------------
 
-    @property
-    def flushed_offset(self) -> int:
-        """Physical offset up to which the log is on disk."""
-        return self.log.queue.flushed_where
-
-    @property
-    def flush_failure(self) -> str:
-        """Why a sync of the log failed; empty if no sync has failed."""
-        return self._syncer.failure or ""
-
-    def on_flush(self, flushed: Callable[[], object]) -> None:
-        """Calls `flushed` after each sync of the log, on the thread that synced. A failed sync calls it too."""
-        self._flush_listeners.add(flushed)
-
     def flush(self) -> None:
         """Syncs the log up to its current end. Raises StoreFailed."""
         try:
@@ -414,7 +406,7 @@ class MessageStore:
 
         `tags` is a tag expression such as `a || b`; None selects all messages.
         """
-        end = self.log.confirmed_offset
+        end = self.watermarks.visible
         if self._closed or self.dispatcher.position < end:
             self.catch_up()
         wanted = EVERYTHING if tags is None else tags if isinstance(tags, TagFilter) else TagFilter(tags)
@@ -423,12 +415,28 @@ class MessageStore:
         self.statistics.count_get(page)
         return page
 
-    def get_dispatched(self, topic: str, queue_id: int, offset: int, max_messages: int, tags: TagFilter) -> Page:
-        """Like `get`, but never dispatches: the newest messages are missing until the dispatch thread reaches them."""
-        page = self._pages.get(topic, queue_id, offset, max_messages, tags, self.log.confirmed_offset)
+    def try_get(
+        self, topic: str, queue_id: int, offset: int, max_messages: int, tags: TagFilter
+    ) -> Page | ColdRead[Page]:
+        """Like `get`, but never waits for dispatch or the disk. Returns a ColdRead if the page is not in memory.
+
+        The newest messages are missing until the dispatch thread reaches them, or `try_catch_up` succeeds.
+        """
+        try:
+            page = self._pages.get(topic, queue_id, offset, max_messages, tags, self.watermarks.visible, True)
+        except NotResident:
+            return ColdRead(partial(self.get, topic, queue_id, offset, max_messages, tags))
         self._check_open()
         self.statistics.count_get(page)
         return page
+
+    def read_cold(self, read: Callable[[], T], key: Hashable) -> Future[T]:
+        """Runs a ColdRead, or another read that may block, in a thread of the store.
+
+        One read of each `key` runs at a time; further ones wait for it. The future fails with StoreFailed if the disk
+        cannot read the bytes. `close` cancels reads that have not begun.
+        """
+        return self._cold_reads.submit(read, key)
 
     def get_arrow(
         self,
@@ -447,7 +455,7 @@ class MessageStore:
         """
         reader = self._arrow_reader(columns)
         self.catch_up()
-        status_page = self._pages.get(topic, queue_id, offset, 0, EVERYTHING, self.log.confirmed_offset)
+        status_page = self._pages.get(topic, queue_id, offset, 0, EVERYTHING, self.watermarks.visible)
         page = reader.read_page(self.queues.find(topic, queue_id), status_page, offset, max_messages, max_bytes)
         self.statistics.count_arrow_page(page)
         return page
@@ -486,7 +494,7 @@ class MessageStore:
         (default: defaultQueryMaxNum), and never more than maxMsgsNumBatch.
         """
         keys = self._key_query()
-        log_end = self.log.confirmed_offset
+        log_end = self.watermarks.visible
         if self._closed or self.dispatcher.position < log_end:
             self.catch_up()
         settings = self.settings
@@ -523,6 +531,14 @@ class MessageStore:
         """Returns the record at a physical offset; None if no valid record begins there."""
         self._check_open()
         return self.records.at(physical_offset)
+
+    def try_look_up(self, physical_offset: int) -> Record | ColdRead[Record | None] | None:
+        """Like `look_up`, but never waits for the disk: returns a ColdRead if the record is not in memory."""
+        self._check_open()
+        try:
+            return self.records.at(physical_offset, at_once=True)
+        except NotResident:
+            return ColdRead(partial(self.look_up, physical_offset))
 
     def look_up_id(self, msg_id: str) -> Record | None:
         """Returns the record with this offset message id, or None. Raises BadMessage if the id is malformed."""
@@ -636,13 +652,24 @@ class MessageStore:
             with contextlib.suppress(StoreFailed):
                 self.dispatcher.catch_up()
 
+    def try_catch_up(self) -> bool:
+        """Like `catch_up`, but returns False at once if another thread dispatches, or keeps dispatch paused.
+
+        The dispatch thread then dispatches the messages.
+        """
+        self._check_open()
+        try:
+            return self.dispatcher.behind <= 0 or self.dispatcher.try_catch_up()
+        except StoreFailed:
+            return True
+
     def figures(self) -> Snapshot:
         """Returns counters, rates, and the lag of flush and dispatch in bytes."""
-        queue = self.log.queue
+        marks = self.watermarks
         return self.statistics.snapshot(
             dispatch_behind=max(self.dispatcher.behind, 0),
             dispatch_skipped=self.dispatcher.skipped_bytes,
-            flush_behind=max(queue.wrote_offset - queue.flushed_where, 0),
+            flush_behind=max(marks.appended - marks.flushed, 0),
             put_lock_held=self.log.locked_for(),
             puts_refused=self.flags.reason,
             retention=None if self.retention is None else self.retention.figures(),

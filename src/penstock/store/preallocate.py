@@ -1,7 +1,8 @@
 """Prepares the log's next file and next pages before appends need them.
 
 `Allocator` creates log files ahead, so that a put at a file's end need not wait for the disk. A request for a file also
-requests the file after it. A thread creates the files in order of their offsets; a caller waits at most five seconds. A
+requests the file after it; after a start, the next file is requested once the last one is half full. A thread creates
+the files in order of their offsets; a caller waits at most five seconds, or a few milliseconds if it must not block. A
 clean close removes files that were not used. After a crash such files are all zero, and recovery removes them.
 warmMapedFileEnable makes the allocator touch and lock a new file's pages. transientStorePoolEnable makes it attach a
 pool buffer.
@@ -28,8 +29,17 @@ from penstock.store.worker import Worker
 
 log = logging.getLogger("penstock.store")
 WAIT_SECONDS = 5.0
+AT_ONCE_SECONDS = 0.005
+"""How long a caller that must not block waits for a file."""
+CHECK_SECONDS = 1.0
+MIN_PREPARED_SIZE = 64 << 20
+"""The next file is requested at half of the last one if files have at least this size; smaller ones take no time."""
 AHEAD = 16 << 20
 """Bytes that are prefaulted ahead of the writer. Files smaller than four times this are not prefaulted."""
+
+
+class FileNotReady(StoreFailed):
+    """A new file was not created in time."""
 
 
 class Allocator:
@@ -43,6 +53,8 @@ class Allocator:
         self._ready: dict[Path, FileMap | StoreFailed] = {}
         self._wanted: list[Path] = []
         self._changed = threading.Condition()
+        self._last: MappedFile | None = None
+        """The last file of the log; the thread requests the next one in time."""
         self._closed = False
         self._warned_unlocked = False
         self._thread: threading.Thread | None = None
@@ -50,11 +62,15 @@ class Allocator:
             self._thread = threading.Thread(target=self._run, name="penstock-allocate", daemon=True)
             self._thread.start()
 
-    def allocate(self, path: Path, offset: int) -> MappedFile:
-        """Returns a new file whose first byte has this offset.
+    def follow(self, last: MappedFile) -> None:
+        """Names the file that the log ends with after a start."""
+        self._last = last
 
-        Raises StoreFailed if the disk has no room, the wait times out, or the transient pool must have a free buffer
-        and has none.
+    def allocate(self, path: Path, offset: int, *, at_once: bool = False) -> MappedFile:
+        """Returns a new file whose first byte has this offset. With `at_once` it waits only a few milliseconds.
+
+        Raises StoreFailed if the disk has no room, or the transient pool must have a free buffer and has none, and
+        FileNotReady if the wait times out. The file will be ready for a later call.
         """
         buffer = None
         if self._pool is not None:
@@ -66,27 +82,27 @@ class Allocator:
                     path=path,
                 )
         try:
-            file_map = self._wait_for(path, offset) if self._thread else self._create(path)
+            if self._thread is None:
+                file_map = self._create(path)
+            else:
+                file_map = self._wait_for(path, offset, AT_ONCE_SECONDS if at_once else WAIT_SECONDS)
         except BaseException:
             if buffer is not None:
                 buffer.release()
             raise
         file = MappedFile(file_map, offset)
         file.buffer = buffer
+        self._last = file
         return file
 
-    def _wait_for(self, path: Path, offset: int) -> FileMap:
-        after = path.with_name(file_name(offset + self._size))
+    def _wait_for(self, path: Path, offset: int, seconds: float) -> FileMap:
         with self._changed:
-            for wanted in (path, after):
-                if isinstance(self._ready.get(wanted), StoreFailed):
-                    del self._ready[wanted]  # an earlier attempt failed; the disk may have room now
-                if wanted not in self._ready and wanted not in self._wanted:
-                    self._wanted.append(wanted)
+            self._request(path)
+            self._request(path.with_name(file_name(offset + self._size)))
             self._changed.notify_all()
-            if not self._changed.wait_for(lambda: path in self._ready, WAIT_SECONDS):
-                raise StoreFailed(
-                    f"no new file after {WAIT_SECONDS:g} seconds: the disk is too slow; "
+            if not self._changed.wait_for(lambda: path in self._ready, seconds):
+                raise FileNotReady(
+                    f"no new file after {seconds:g} seconds: the disk is too slow; "
                     "check what else it does, and try again",
                     path=path,
                 )
@@ -95,10 +111,26 @@ class Allocator:
             raise result
         return result
 
+    def _request(self, path: Path) -> None:
+        if isinstance(self._ready.get(path), StoreFailed):
+            del self._ready[path]  # an earlier attempt failed; the disk may have room now
+        if path not in self._ready and path not in self._wanted:
+            self._wanted.append(path)
+
+    def _request_next(self) -> None:
+        """Requests the file after the last one if that is half full, unless an earlier request failed."""
+        last = self._last
+        if last is not None and self._size >= MIN_PREPARED_SIZE and last.wrote >= self._size // 2:
+            path = last.path.with_name(file_name(last.from_offset + self._size))
+            if path not in self._ready:
+                self._request(path)
+
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._wanted or self._closed)
+                while not self._wanted and not self._closed:
+                    self._changed.wait(CHECK_SECONDS)
+                    self._request_next()
                 if self._closed:
                     return
                 path = min(self._wanted)

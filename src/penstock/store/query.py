@@ -3,6 +3,9 @@
 A search by key is exact: the index only proposes candidates. A record is returned once, and only if it has the topic
 and the key, and its store time lies within the bounds, inclusive. A search by time compares the store times of the
 queue's records in the log; unlike RocketMQ, it does not use file modification times. Thread-safe.
+
+What is not in memory is loaded from the disk without the GIL (`cold_reads.py`); a search raises StoreFailed if the disk
+cannot read it.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
+from penstock.errors import StoreFailed
 from penstock.format import kernels
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record, decode_record
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.file_io import FileMap
 from penstock.store.index import Index, IndexFile
 from penstock.store.mapped_file import MappedFile
 from penstock.store.record_reader import HeaderCheck, RecordReader
@@ -66,21 +71,35 @@ class Hits(Sequence[Record]):
 
 
 class _FileViews(NamedTuple):
-    """A snapshot of the index and log files, with views of those that are not being deleted."""
+    """A snapshot of the index and log files, with the maps of those that are not being deleted."""
 
     files: tuple[MappedFile, ...]
     index_files: tuple[IndexFile, ...]
+    table_maps: list[FileMap]
+    log_maps: list[FileMap]
     tables: list[kernels.Buffer]
     logs: list[kernels.Buffer]
+    table_residency: list[kernels.Residency | None]
+    log_residency: list[kernels.Residency | None]
     log_base: int
 
     @classmethod
     def of(cls, files: tuple[MappedFile, ...], index_files: tuple[IndexFile, ...]) -> _FileViews:
         alive = [file for file in files if file.available]
         base = alive[0].from_offset if alive else 0
-        tables: list[kernels.Buffer] = [table.map.view for table in index_files if table.available]
-        logs: list[kernels.Buffer] = [file.map.view for file in alive]
-        return cls(files, index_files, tables, logs, base)
+        table_maps = [table.map for table in index_files if table.available]
+        log_maps = [file.map for file in alive]
+        return cls(
+            files,
+            index_files,
+            table_maps,
+            log_maps,
+            [each.view for each in table_maps],
+            [each.view for each in log_maps],
+            [each.residency for each in table_maps],
+            [each.residency for each in log_maps],
+            base,
+        )
 
     @property
     def is_stale(self) -> bool:
@@ -98,7 +117,7 @@ class KeyQuery:
         self._log = commit_log.queue
         self._verify_crc = verify_crc
         self._slots, self._items = index.geometry
-        self._views = _FileViews((), (), [], [], 0)
+        self._views = _FileViews.of((), ())
 
     def find(self, topic: str, key: str, begin: int, end: int, limit: int, log_end: int) -> Hits:
         """Returns the newest `limit` records with the key, oldest first, that lie in the log before `log_end`."""
@@ -107,6 +126,8 @@ class KeyQuery:
         except UnicodeEncodeError:
             topic_bytes, key_bytes = topic.encode(errors="surrogateescape"), key.encode(errors="surrogateescape")
         log = self._log
+        loaded: tuple[bool, int, int, int] | None = None
+        checks = True
         while True:
             views = self._views  # read once: another thread may replace it
             if views.files is not log.files or views.index_files is not self._index.files:
@@ -114,7 +135,7 @@ class KeyQuery:
             if not views.logs:
                 return Hits([])
             try:
-                records = kernels.find_key(
+                found = kernels.find_key(
                     key_bytes,
                     topic_bytes,
                     views.tables,
@@ -128,12 +149,18 @@ class KeyQuery:
                     end,
                     limit,
                     self._verify_crc,
+                    views.table_residency if checks else None,
+                    views.log_residency if checks else None,
                 )
-                return Hits([record for record in records if not self._contradicts(topic, record)])
-            except ValueError:
+                if isinstance(found, list):
+                    return Hits([record for record in found if not self._contradicts(topic, record)])
+                checks = found != loaded  # what was loaded and is gone again is not loaded twice
+                in_index, number, start, stop = loaded = found
+                (views.table_maps if in_index else views.log_maps)[number].load(start, stop)
+            except (ValueError, StoreFailed):
                 if not views.is_stale:
                     raise
-                self._views = _FileViews((), (), [], [], 0)
+                self._views = _FileViews.of((), ())
 
     def find_many(self, topic: str, keys: list[str], begin: int, end: int) -> tuple[kernels.Longs, kernels.Longs]:
         """Returns the position in `keys` and the physical offset of every record with one of the keys, in key order."""

@@ -24,6 +24,7 @@ from penstock.format.sys_flag import enters_queue, host_sizes
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Picks
 from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.file_io import NotResident
 
 if TYPE_CHECKING:
     from penstock.store.dispatch import Dispatcher
@@ -39,16 +40,19 @@ T = TypeVar("T", int, kernels.Longs)
 
 
 class RecordReader:
-    """Reads whole records by physical offset and checks them."""
+    """Reads whole records by physical offset and checks them.
+
+    Raises StoreFailed if the disk cannot read a record. With `at_once` raises NotResident instead of waiting for it.
+    """
 
     def __init__(self, commit_log: CommitLog, *, verify_crc: bool, header_check: HeaderCheck | None = None) -> None:
         self._log = commit_log
         self._verify_crc = verify_crc
         self._header_check = header_check
 
-    def raw(self, offset: int, size: int) -> tuple[bytes | None, Reason]:
+    def raw(self, offset: int, size: int, *, at_once: bool = False) -> tuple[bytes | None, Reason]:
         """Returns the record's bytes, or None and the Reason. UNWRITTEN: the log does not have the bytes (any more)."""
-        data = self._log.read(offset, size)
+        data = self._log.read(offset, size, at_once=at_once)
         if data is None:
             return None, Reason.UNWRITTEN
         reason = Reason(kernels.check_record(data, 0, offset, self._verify_crc))
@@ -56,20 +60,20 @@ class RecordReader:
             reason = Reason.BAD_SIZE
         return (data if reason is Reason.STOP else None), reason
 
-    def at(self, offset: int) -> Record | None:
+    def at(self, offset: int, *, at_once: bool = False) -> Record | None:
         """Returns the record at `offset`; None if no valid record begins there, or the queues contradict its header."""
-        head = self._log.read(offset, 4)
+        head = self._log.read(offset, 4, at_once=at_once)
         if head is None:
             return None
         size = _INT.unpack(head)[0]
         if size <= 0:
             return None
-        data, _ = self.raw(offset, size)
+        data, _ = self.raw(offset, size, at_once=at_once)
         if data is None:
             return None
         record = decode_record(data)
         check = self._header_check
-        return None if check is not None and check.contradicts(record.topic, data) else record
+        return None if check is not None and check.contradicts(record.topic, data, at_once=at_once) else record
 
     def store_timestamp(self, offset: int) -> int:
         """Store time in ms of the record at `offset`; -1 if the log does not have it. Reads only its header."""
@@ -104,11 +108,11 @@ class HeaderCheck:
         self._queues = queues
         self._dispatcher = dispatcher
 
-    def contradicts(self, topic: str, record: bytes) -> bool:
+    def contradicts(self, topic: str, record: bytes, *, at_once: bool = False) -> bool:
         """Whether the queues prove that a valid record of this topic has a damaged header."""
         size, queue_id, queue_offset, offset, sys_flag = _PLACE.unpack_from(record)
         queue = self._queues.find(topic, queue_id)
-        if queue is not None and queue.points_to(queue_offset, offset, size):
+        if queue is not None and queue.points_to(queue_offset, offset, size, at_once=at_once):
             return False
         if not enters_queue(sys_flag):
             return False
@@ -116,6 +120,8 @@ class HeaderCheck:
             return True
         if offset >= self._dispatcher.position or topic in self._dispatcher.deleted:
             return False  # it has no unit, or not yet
+        if at_once:  # the search may read any queue
+            raise NotResident
         return any(
             queue.max_physical_offset > offset and queue.points_to(queue.first_from(offset), offset, size)
             for queue in self._queues

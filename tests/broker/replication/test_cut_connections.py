@@ -60,15 +60,15 @@ def test_sends_go_on_when_the_only_slave_is_away_and_wait_again_when_it_is_back(
             where = m.broker.replication.listens_at
             assert where is not None
             async with Proxy(where, 1) as proxy, slave(tmp_path / "s", m, through=proxy.port) as s:
-                await until(lambda: m.store.slave_acks.connected)
+                await until(lambda: m.store.watermarks.connected_slaves)
                 client = await m.client()
                 ok(await client.send("orders", b"one"))
                 proxy.is_shut = True
                 proxy.cut()
-                await until(lambda: not m.store.slave_acks.connected)
+                await until(lambda: not m.store.watermarks.connected_slaves)
                 assert (await client.send("orders", b"two")).code == 11
                 proxy.is_shut = False
-                await until(lambda: m.store.slave_acks.connected)
+                await until(lambda: m.store.watermarks.connected_slaves)
                 await caught_up(m, s)
                 ok(await client.send("orders", b"three"))
                 same_log(s.store, m.store)
@@ -83,7 +83,7 @@ def test_a_slow_connection_makes_sends_late_and_loses_nothing(run: Run, tmp_path
             assert where is not None
             async with Proxy(where, 2) as proxy, slave(tmp_path / "s", m, through=proxy.port) as s:
                 proxy.pause_s, proxy.largest = 0.02, 400
-                await until(lambda: m.store.slave_acks.connected)
+                await until(lambda: m.store.watermarks.connected_slaves)
                 client = await m.client()
                 replies = await asyncio.gather(*(client.send("orders", b"x" * 1000) for _ in range(30)))
                 assert {reply.code for reply in replies} <= {0, 12}
@@ -126,7 +126,7 @@ def test_what_a_slave_said_by_an_old_connection_does_no_harm_when_it_comes_late(
             where = m.broker.replication.listens_at
             assert where is not None
             async with Proxy(where, seed) as proxy, slave(tmp_path / "s", m, through=proxy.port, store=safe) as s:
-                await until(lambda: m.store.slave_acks.connected)
+                await until(lambda: m.store.watermarks.connected_slaves)
                 client = await m.client()
                 for _ in range(4):
                     swap = asyncio.create_task(proxy.swap(0.1, 0.2))
@@ -134,7 +134,7 @@ def test_what_a_slave_said_by_an_old_connection_does_no_harm_when_it_comes_late(
                         reply = await client.send("orders", chance.randbytes(chance.randrange(3000)))
                         assert reply.code in (0, 11), "11: just then no slave was connected"
                         if reply.code == 0:
-                            assert s.store.log.confirmed_offset >= m.store.slave_acks.acknowledged
+                            assert s.store.log.confirmed_offset >= m.store.watermarks.replicated
                     await swap
                 assert proxy.late > 0, "something came late"
                 await caught_up(m, s)
@@ -179,7 +179,7 @@ def test_a_slave_that_is_far_behind_and_does_not_read_keeps_nobody_waiting(run: 
                 m.store.put(Message("orders", bytes(100_000)))
             stuck = await ScriptedSlave.open(m)
             stuck.report(1 << 20)
-            await until(lambda: m.store.slave_acks.connected)
+            await until(lambda: m.store.watermarks.connected_slaves)
             client = await m.client()
             for _ in range(10):
                 ok(await client.send("orders", b"served"))

@@ -80,7 +80,7 @@ def test_what_is_put_later_is_sent_and_reports_are_acknowledgements(run: Run, tm
             slave.report(offset + len(data))
             await slave.any_frame()
             [known] = running.broker.replication.status.now().ha_connection_info
-            assert known.slave_ack_offset == offset + len(data) == running.store.slave_acks.acknowledged
+            assert known.slave_ack_offset == offset + len(data) == running.store.watermarks.replicated
             assert (known.diff, known.behind_seconds, known.in_sync) == (0, 0.0, True)
             await slave.close()
 
@@ -116,7 +116,7 @@ def test_a_slave_that_claims_more_than_it_was_sent_is_cut_off(run: Run, tmp_path
             await slave.frame()
             slave.report(FILE)
             assert await slave.until_closed() == b""
-            assert running.store.slave_acks.acknowledged == 0
+            assert running.store.watermarks.replicated == 0
 
     run(go())
 
@@ -128,7 +128,7 @@ def test_a_silent_slave_is_cut_off(run: Run, tmp_path: Path, caplog: pytest.LogC
             slave.report(0)
             await slave.until_closed()
             assert "it was silent for 300 ms" in caplog.text
-            assert running.store.slave_acks.connected == 0
+            assert running.store.watermarks.connected_slaves == 0
 
     run(go())
 
@@ -141,7 +141,7 @@ def test_under_sync_flush_only_what_is_on_disk_is_sent(run: Run, tmp_path: Path)
             client = await running.client()
             ok(await client.send("orders", b"safe"))
             offset, data = await slave.frame()
-            assert offset + len(data) <= running.store.flushed_offset
+            assert offset + len(data) <= running.store.watermarks.flushed
             await slave.close()
 
     run(go())

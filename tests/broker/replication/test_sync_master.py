@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ from penstock.broker.replication import master as master_module
 from penstock.protocol.codes import ResponseCode
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.message import PutStatus
-from penstock.store.replication.slave_acks import SlaveAcks
 
 SYNC: dict[str, Any] = {"broker_role": "SYNC_MASTER"}
 
 
 async def follows(m: RunningBroker) -> None:
-    await until(lambda: m.store.slave_acks.connected > 0)
+    await until(lambda: m.store.watermarks.connected_slaves > 0)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -75,7 +73,7 @@ def test_a_slave_that_does_not_acknowledge_is_waited_for_so_long(run: Run, tmp_p
             assert "no slave has acknowledged it after 0.3 seconds" in (first.remark or "")
             assert m.store.max_offset("orders", 0) == 2
             scripted.report(m.store.log.max_offset)
-            await until(lambda: m.store.slave_acks.acknowledged == m.store.log.max_offset)
+            await until(lambda: m.store.watermarks.replicated == m.store.log.max_offset)
             third = asyncio.create_task(client.send("orders", b"three"))
             while not third.done():
                 offset, data = await scripted.any_frame()
@@ -130,34 +128,6 @@ def test_a_sync_master_without_a_broker_has_no_slave(tmp_path: Path) -> None:
         assert store.figures().put_total == 4
 
 
-def test_one_acknowledgement_answers_all_puts_that_it_covers() -> None:
-    replicas = SlaveAcks(Settings.dev(broker_role="SYNC_MASTER", slave_timeout=60_000))
-    told = threading.Semaphore(0)
-    replicas.on_acknowledge(told.release)
-    replicas.slave_connected()
-    waits = [replicas.submit(end) for end in range(100, 1100, 100)]
-    replicas.acknowledge(550)
-    assert [wait.done() for wait in waits] == [True] * 5 + [False] * 5
-    assert told.acquire(blocking=False)
-    assert not told.acquire(blocking=False), "one wake for many"
-    replicas.acknowledge(300)
-    assert replicas.acknowledged == 550
-    replicas.start()
-    replicas.stop()
-    assert waits[-1].result(5) is PutStatus.FLUSH_SLAVE_TIMEOUT
-    assert replicas.submit(5000).result(0) is PutStatus.SLAVE_NOT_AVAILABLE
-
-
-def test_puts_that_come_in_another_order_than_they_were_stored_are_answered_by_one_acknowledgement() -> None:
-    replicas = SlaveAcks(Settings.dev(broker_role="SYNC_MASTER", slave_timeout=60_000))
-    replicas.slave_connected()
-    waits = {end: replicas.submit(end) for end in (300, 100, 500, 200, 400)}
-    replicas.acknowledge(250)
-    assert {end for end, wait in waits.items() if wait.done()} == {100, 200}, "300 came first and must not hold them up"
-    replicas.acknowledge(500)
-    assert {wait.result(0) for wait in waits.values()} == {PutStatus.PUT_OK}
-
-
 def test_an_acknowledgement_answers_in_the_same_turn_of_the_loop(run: Run, tmp_path: Path) -> None:
     async def go() -> None:
         async with master(tmp_path, store=SYNC) as m:
@@ -167,7 +137,7 @@ def test_an_acknowledgement_answers_in_the_same_turn_of_the_loop(run: Run, tmp_p
             client = await m.client()
             waiting = asyncio.create_task(client.send("orders", b"one"))
             await until(lambda: len(m.broker.pending_acks) == 1)
-            m.store.slave_acks.acknowledge(m.store.log.max_offset)
+            m.store.watermarks.acknowledge(m.store.log.max_offset)
             assert len(m.broker.pending_acks) == 0, "nobody had to be woken"
             ok(await waiting)
             await scripted.close()
@@ -184,7 +154,7 @@ def test_an_acknowledgement_that_another_thread_tells_answers_too(run: Run, tmp_
             client = await m.client()
             waiting = asyncio.create_task(client.send("orders", b"one"))
             await until(lambda: len(m.broker.pending_acks) == 1)
-            await asyncio.to_thread(m.store.slave_acks.acknowledge, m.store.log.max_offset)
+            await asyncio.to_thread(m.store.watermarks.acknowledge, m.store.log.max_offset)
             ok(await waiting)
             await scripted.close()
 
@@ -272,10 +242,10 @@ def test_a_slave_is_sent_a_message_before_consumers_are_looked_for(
             for is_plain in (False, True):  # the first one makes the topic
                 waiting = asyncio.create_task(client.send("orders", b"one"))
                 await until(lambda: len(m.broker.pending_acks) == 1)
-                m.store.slave_acks.acknowledge(m.store.log.max_offset)
+                m.store.watermarks.acknowledge(m.store.log.max_offset)
                 ok(await waiting)
                 if not is_plain:
-                    monkeypatch.setattr(m.store.slave_acks, "request_send", lambda: order.append("slaves"))
+                    m.store.watermarks.on_slave_wait(lambda: order.append("slaves"))
                     monkeypatch.setattr(m.broker.held, "on_stored", lambda *_: order.append("consumers"))
             assert order == ["slaves", "consumers"]
             await scripted.close()

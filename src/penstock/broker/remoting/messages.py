@@ -25,7 +25,7 @@ from penstock.protocol.headers.pull import PullMessage, QueryMessage
 from penstock.protocol.headers.send import EndTransaction, ResumeCheck, SendMessage, SendMessageV2
 from penstock.protocol.versions import V3_4_9
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, failed
+from penstock.remoting.handlers import Handler, Result, failed
 
 _ROUTES: Final = {
     RequestCode.QUERY_CONSUMER_OFFSET: Route("query offset"),
@@ -153,9 +153,11 @@ def _bare(command: Command, outcome: SendOutcome) -> Command:
 
 
 def _pull(call: Call) -> Handler:
-    def pull(connection: Connection, command: Command) -> Command | tuple[bytes, bytes] | None:
+    def pull(connection: Connection, command: Command) -> Result:
         outcome = call(connection, command.read(PullMessage))
         if type(outcome) is not PullOutcome:
+            if not isinstance(outcome, Deferred):
+                return answer_cold(connection, command, outcome)
             _answer_later(outcome, connection, command, _pull_reply)
             return None
         if outcome.code or outcome.broker_id or command.binary:
@@ -163,6 +165,14 @@ def _pull(call: Call) -> Handler:
         page = outcome.page
         bounds = page.next_begin_offset, page.min_offset, page.max_offset
         return pull_reply_head(command.opaque, *bounds, len(page.data)), page.data
+
+    async def answer_cold(connection: Connection, command: Command, outcome: Awaitable[Any]) -> Command | None:
+        """Answers a pull that waits for the disk. It may be held then."""
+        found = await outcome
+        if isinstance(found, PullOutcome):
+            return _pull_reply(command, found)
+        _answer_later(found, connection, command, _pull_reply)
+        return None
 
     return pull
 

@@ -48,7 +48,6 @@ from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import ServerTls, TlsMode
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.message_store import MessageStore
-from penstock.store.settings import BrokerRole
 
 log = logging.getLogger("penstock.broker")
 
@@ -273,7 +272,7 @@ class SlaveConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.follows:
-            self._store.slave_acks.slave_disconnected()
+            self._store.watermarks.slave_disconnected()
             log.info("%s disconnected", self)
         self._next = _NOT_STARTED
         if self._catch_up is not None:
@@ -302,11 +301,11 @@ class SlaveConnection(asyncio.Protocol):
         self.acknowledged_ms = time.time_ns() // 1_000_000
         if offset > self.acknowledged:
             self.acknowledged = offset
-            self._store.slave_acks.acknowledge(offset)
+            self._store.watermarks.acknowledge(offset)
 
     def _begin(self, offset: int) -> bool:
         """Starts sending at the offset of the first report. If that is impossible, drops the slave; returns False."""
-        queue, end = self._store.log.queue, self._store.log.confirmed_offset
+        queue, end = self._store.log.queue, self._store.watermarks.visible
         lowest = max(0, queue.min_offset)
         if offset == EVERYTHING:
             start = lowest
@@ -325,7 +324,7 @@ class SlaveConnection(asyncio.Protocol):
         else:
             start = offset
         self._next = start
-        self._store.slave_acks.slave_connected()
+        self._store.watermarks.slave_connected()
         log.info("%s follows from offset %d", self, start)
         self.send_more()
         return True
@@ -336,7 +335,7 @@ class SlaveConnection(asyncio.Protocol):
         """Sends the new bytes of the log, until the slave stops reading."""
         if self._paused or self._sending_to or not self.follows or not self._is_open:
             return
-        end = self._store.log.confirmed_offset
+        end = self._store.watermarks.visible
         if end - self._next > _CHUNK:
             self._start_thread(min(end, self._next + (_CHUNK if self._is_encrypted else _ONE_TURN)))
             return
@@ -437,15 +436,15 @@ class SlaveListener:
         where: Address = listener.getsockname()[:2]
         tls = self._tls.context if self._tls.mode is TlsMode.ENFORCING else None
         self._server = await self._loop.create_server(self._accept, sock=listener, ssl=tls)
-        self._store.slave_acks.on_wait(self.send_now)
-        puts_wait = self._store.settings.broker_role is BrokerRole.SYNC_MASTER
-        self._store.on_flush(self.send_now if puts_wait else self.send_soon)
+        self._store.watermarks.on_slave_wait(self.send_now)
+        self._store.watermarks.on_advance(self._on_advance)
         self._store.dispatcher.on_advance(self.send_soon)
         return where
 
     async def stop(self) -> None:
         """Stops listening and closes all connections."""
-        self._store.slave_acks.remove_wait_listener(self.send_now)
+        self._store.watermarks.remove_slave_wait_listener(self.send_now)
+        self._store.watermarks.remove_advance_listener(self._on_advance)
         self._store.dispatcher.remove_advance_listener(self.send_soon)
         if self._timer is not None:
             self._timer.cancel()
@@ -500,6 +499,9 @@ class SlaveListener:
         if not self._send_scheduled and self._has_more:
             self._send_scheduled = self._schedule(self._send)
 
+    def _on_advance(self) -> None:
+        (self.send_now if self._store.watermarks.needs.replicated else self.send_soon)()
+
     def send_soon(self) -> None:
         """Sends the new bytes, and those that follow, in a few milliseconds. Any thread may call this."""
         if not self._gather_scheduled and self._has_more:
@@ -507,7 +509,7 @@ class SlaveListener:
 
     @property
     def _has_more(self) -> bool:
-        return bool(self.slaves) and self._store.log.confirmed_offset > self._sent_to
+        return bool(self.slaves) and self._store.watermarks.visible > self._sent_to
 
     def _schedule(self, callback: Callable[[], None]) -> bool:
         """Schedules a callback on the loop. Returns False if the loop is closed. Any thread may call this."""
@@ -530,7 +532,7 @@ class SlaveListener:
 
     def _send(self) -> None:
         self._send_scheduled = False
-        self._sent_to = self._store.log.confirmed_offset
+        self._sent_to = self._store.watermarks.visible
         for slave in list(self.slaves):
             slave.send_more()
 

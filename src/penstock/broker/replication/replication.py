@@ -54,13 +54,13 @@ class ReplicationStatus:
 
     def sample(self) -> None:
         """Records the log's end. Call it every SAMPLE_S seconds."""
-        end = self._store.log.confirmed_offset
+        end = self._store.watermarks.visible
         if self._samples and self._samples[-1][0] == end:
             self._samples.pop()  # the log has not grown: keep only the newest sample of this end
         self._samples.append((end, time.monotonic()))
 
     def now(self) -> HaRuntimeInfo:
-        role, end = self._store.settings.broker_role, self._store.log.confirmed_offset
+        role, end = self._store.settings.broker_role, self._store.watermarks.visible
         slaves = [] if self._listener is None else [each for each in self._listener.slaves if each.follows]
         known = [
             HaConnection(
@@ -89,7 +89,7 @@ class ReplicationStatus:
             return None
         return HaClient(
             master_addr=link.log_address,
-            max_offset=self._store.log.confirmed_offset,
+            max_offset=self._store.watermarks.visible,
             last_read_timestamp=follower.received_ms,
             master_flush_offset=follower.master_end,
             activated=follower.follows,

@@ -156,8 +156,8 @@ class LogReceiver:
         self._heard_at = time.monotonic()
         self.received_ms = time.time_ns() // 1_000_000
         try:
-            if self._store.flush_failure:
-                raise BytesRefused(self._store.flush_failure)
+            if self._store.watermarks.failure:
+                raise BytesRefused(self._store.watermarks.failure)
             self._parse(self._buffer[:count])
         except DamagedOnTheWay as error:
             self.why = str(error)
@@ -243,7 +243,7 @@ class LogReceiver:
         """
         if self._master.is_penstock and self._log.is_empty:
             return EVERYTHING
-        return min(self._store.log.confirmed_offset, self._log.end)
+        return min(self._store.watermarks.visible, self._log.end)
 
     def _report(self) -> None:
         """Reports the end of this slave's log to the master. The report is also the heartbeat."""
@@ -284,7 +284,7 @@ class MasterFollower:
         self._receiver: LogReceiver | None = None
         self.problem = ""
         """Why the last attempt to follow failed, as a sentence; empty if none has."""
-        store.on_flush(self._on_flushed)
+        store.watermarks.on_advance(self._on_flushed)
 
     @property
     def follows(self) -> bool:

@@ -133,6 +133,7 @@ cdef int32_t MESSAGE_MAGIC = <int32_t>0xDAA320A7
 cdef int32_t MESSAGE_MAGIC_V2 = <int32_t>0xDAA320AB
 cdef int32_t BLANK_MAGIC = <int32_t>0xCBD43194
 cdef int64_t MAX_INT = 2147483647
+cdef int64_t MIN_INT = -MAX_INT - 1
 cdef int64_t MAX_LONG = 9223372036854775807
 cdef int32_t TRANSACTION_MASK = 0xC
 cdef int32_t PREPARED = 0x4
@@ -158,9 +159,9 @@ cdef object longs_from(const int64_t* values, int64_t count):
 
 include "record.pxi"
 include "dispatch.pxi"
+include "read.pxi"
 include "index.pxi"
 include "append.pxi"
-include "read.pxi"
 include "arrow_in.pxi"
 include "arrow_out.pxi"
 include "audit.pxi"

@@ -250,7 +250,7 @@ cdef bint has_key(
     return False
 
 
-cpdef match_record(
+def match_record(
     data, int64_t at, int64_t base, int64_t readable, bint check_crc, bytes topic, bytes key, begin, end
 ):
     """Returns the record at `at` as bytes if it is valid and has this topic, key and store timestamp; else None.
@@ -258,42 +258,68 @@ cpdef match_record(
     `readable` is the length of the part of `data` that may be read.
     """
     cdef Py_buffer source
-    cdef Row row
-    cdef int64_t first = clamp_long(begin), last = clamp_long(end)
     PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
     try:
-        readable = min(readable, source.len)
-        if at < 0 or at >= readable:
-            return None
-        if examine(<const uint8_t*>source.buf, readable, at, base, check_crc, &row) != STOP or not has_key(
-            <const uint8_t*>source.buf + at, &row, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic),
-            PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), first, last,
-        ):
-            return None
-        return PyBytes_FromStringAndSize(<char*>source.buf + at, row.size)
+        return match_in(&source, at, base, readable, check_crc, topic, key, clamp_long(begin), clamp_long(end))
     finally:
         PyBuffer_Release(&source)
+
+
+cdef match_in(
+    const Py_buffer* source, int64_t at, int64_t base, int64_t readable, bint check_crc, bytes topic, bytes key,
+    int64_t first, int64_t last,
+):
+    cdef Row row
+    readable = min(readable, source.len)
+    if at < 0 or at >= readable:
+        return None
+    if examine(<const uint8_t*>source.buf, readable, at, base, check_crc, &row) != STOP or not has_key(
+        <const uint8_t*>source.buf + at, &row, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic),
+        PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), first, last,
+    ):
+        return None
+    return PyBytes_FromStringAndSize(<char*>source.buf + at, row.size)
+
+
+cdef int64_t cold_end(Residency residency, const Py_buffer* source, int64_t at, int64_t readable) noexcept:
+    """Returns the end of the record at `at`, or of its size field, if that is not in memory; 0 if it is."""
+    cdef int64_t end = min(at + 4, min(readable, source.len))
+    if not residency.has(at, end):
+        return end
+    if end == at + 4:
+        end = min(at + max(load32(<const uint8_t*>source.buf + at), 4), min(readable, source.len))
+    return 0 if residency.has(at, end) else end
 
 
 def find_key(
     bytes key not None, bytes topic not None, list indexes not None, int64_t slots, int64_t items, list logs not None,
     int64_t log_base, int64_t file_size, int64_t log_end, begin, end, int64_t max_records, bint check_crc,
+    list index_residency=None, list log_residency=None,
 ):
     """Returns the newest `max_records` records with a key as bytes, oldest first, each once.
 
-    The other arguments are those of `find_keys`.
+    The other arguments are those of `find_keys`. `index_residency` and `log_residency` tell what is in memory, for each
+    file; None: all of it is. If a range that has to be read is not in memory, returns (whether it lies in the index,
+    number of the file, start, stop) instead; the caller loads it and calls again. Chains of index items are followed
+    without the GIL, in memory or not.
     """
-    cdef int64_t first = clamp_long(begin), last = clamp_long(end), hashed, number, count, i, offset, place, item
+    cdef int64_t first = clamp_long(begin), last = clamp_long(end), hashed, number, count, i, offset, place, item, slot
+    cdef int64_t at, base, stop
     cdef int64_t* found = NULL
-    cdef Py_buffer table
+    cdef Py_buffer table, source
     cdef uint32_t code = 31 * hash_on(<const uint8_t*>PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), 0) + 35
     cdef dict records = {}
+    cdef Residency residency
     hashed = without_sign(hash_on(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), code))
+    slot = 40 + 4 * (hashed % slots)
     for item in range(PyList_GET_SIZE(indexes) - 1, -1, -1):
+        residency = None if index_residency is None else index_residency[item]
+        if residency is not None and not residency.has(slot, slot + 4):
+            return True, item, slot, slot + 4
         PyObject_GetBuffer(<object>PyList_GET_ITEM(indexes, item), &table, PyBUF_SIMPLE)
         try:
             check_geometry(table.len, slots, items)
-            number = load32(<const uint8_t*>table.buf + 40 + 4 * (hashed % slots))
+            number = load32(<const uint8_t*>table.buf + slot)
             while 0 < number < items and PyDict_Size(records) < max_records:
                 acquire_fence()
                 with nogil:
@@ -307,14 +333,21 @@ def find_key(
                     if PyDict_Size(records) >= max_records or not log_base <= offset < log_end or offset in records:
                         continue
                     place = (offset - log_base) // file_size
-                    if place < PyList_GET_SIZE(logs):
-                        record = match_record(
-                            <object>PyList_GET_ITEM(logs, place), offset - log_base - place * file_size,
-                            log_base + place * file_size, log_end - log_base - place * file_size, check_crc, topic, key,
-                            begin, end,
-                        )
-                        if record is not None:
-                            records[offset] = record
+                    if place >= PyList_GET_SIZE(logs):
+                        continue
+                    base = log_base + place * file_size
+                    at = offset - base
+                    residency = None if log_residency is None else log_residency[place]
+                    PyObject_GetBuffer(<object>PyList_GET_ITEM(logs, place), &source, PyBUF_SIMPLE)
+                    try:
+                        stop = 0 if residency is None else cold_end(residency, &source, at, log_end - base)
+                        if stop:
+                            return False, place, at, stop
+                        record = match_in(&source, at, base, log_end - base, check_crc, topic, key, first, last)
+                    finally:
+                        PyBuffer_Release(&source)
+                    if record is not None:
+                        records[offset] = record
         finally:
             PyBuffer_Release(&table)
             free(found)

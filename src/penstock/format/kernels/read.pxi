@@ -1,8 +1,99 @@
 # A page of a queue: units to records, checked and copied in one step. The plain twin is plain/read.py.
-# Keeps the GIL: a page takes microseconds, and no other thread can unmap the files meanwhile.
+# Keeps the GIL: a page takes microseconds if its records are in memory, and no other thread can unmap the files
+# meanwhile. Residency tells whether they are; the caller loads what is not, without the GIL.
+
+cdef extern from *:
+    """
+    #include <sys/mman.h>
+    #include <time.h>
+    #include <unistd.h>
+    static inline int64_t coarse_ms(void) {
+        struct timespec t; clock_gettime(CLOCK_MONOTONIC_COARSE, &t); return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    }
+    """
+    int64_t coarse_ms() noexcept nogil
+    int mincore(void* address, size_t length, unsigned char* pages) noexcept nogil
+    long sysconf(int name) noexcept nogil
+    int _SC_PAGESIZE
+
+cdef enum:
+    PAGES_AT_ONCE = 64
+    KEPT_MS = 1000
+
+ctypedef struct PageBits:
+    int64_t asked_at
+    uint64_t resident
+
+
+cdef class Residency:
+    """Which pages of a file map are in memory, so that reading them does not wait for the disk.
+
+    The operating system is asked about 64 pages at a time (`mincore`). That a page is in memory is believed for a
+    second; that it is not is asked again each time. The map may be closed; then the answers mean nothing.
+    """
+
+    cdef char* address
+    cdef int64_t size, page_size
+    cdef PageBits* bits
+
+    def __init__(self, data):
+        cdef Py_buffer source
+        PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
+        self.address = <char*>source.buf
+        self.size = source.len
+        PyBuffer_Release(&source)
+        self.page_size = sysconf(_SC_PAGESIZE)
+        free(self.bits)
+        self.bits = <PageBits*>calloc(self.size // (PAGES_AT_ONCE * self.page_size) + 1, sizeof(PageBits))
+        if self.bits == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.bits)
+
+    def check(self, int64_t start, int64_t stop):
+        """Whether data[start:stop] is in memory; False for a range outside of `data`."""
+        return self.has(start, stop)
+
+    cdef bint has(self, int64_t start, int64_t stop) noexcept nogil:
+        cdef int64_t now = coarse_ms(), chunk, first, last
+        cdef uint64_t wanted
+        if start < 0 or stop > self.size:
+            return False
+        if start >= stop:
+            return True
+        first = start // self.page_size
+        last = (stop - 1) // self.page_size
+        for chunk in range(first // PAGES_AT_ONCE, last // PAGES_AT_ONCE + 1):
+            wanted = <uint64_t>-1
+            if chunk == first // PAGES_AT_ONCE:
+                wanted &= <uint64_t>-1 << (first % PAGES_AT_ONCE)
+            if chunk == last // PAGES_AT_ONCE:
+                wanted &= <uint64_t>-1 >> (PAGES_AT_ONCE - 1 - last % PAGES_AT_ONCE)
+            if now - self.bits[chunk].asked_at >= KEPT_MS or wanted & ~self.bits[chunk].resident:
+                self.ask(chunk)
+                self.bits[chunk].asked_at = now
+                if wanted & ~self.bits[chunk].resident:
+                    return False
+        return True
+
+    cdef void ask(self, int64_t chunk) noexcept nogil:
+        cdef unsigned char[PAGES_AT_ONCE] pages
+        cdef int64_t start = chunk * PAGES_AT_ONCE * self.page_size
+        cdef int64_t size = min(PAGES_AT_ONCE * self.page_size, self.size - start), i
+        self.bits[chunk].resident = 0
+        if mincore(self.address + start, size, pages) == 0:
+            for i in range((size + self.page_size - 1) // self.page_size):
+                self.bits[chunk].resident |= <uint64_t>(pages[i] & 1) << i
+
+
+# -- pages of a queue ----------------------------------------------------------------------------------------
 
 cdef enum:
     MAX_PAGE = 1024
+    RECENT_BYTES = 67108864
+    MAX_GAP = 65536
+    MAX_PLAN = 8388608
     FOUND = 0
     NO_MATCH = 1
     REMOVING = 2
@@ -29,6 +120,14 @@ cdef bint is_among(const uint8_t* text, int64_t size, tuple texts) noexcept:
         if PyBytes_GET_SIZE(<object>texts[i]) == size and not memcmp(PyBytes_AS_STRING(<object>texts[i]), text, size):
             return True
     return False
+
+
+ctypedef struct Plan:
+    int64_t count
+    int64_t stop
+    int64_t[MAX_PAGE] starts
+    int64_t[MAX_PAGE] stops
+    int64_t[MAX_PAGE] places
 
 
 cdef class PageReader:
@@ -75,6 +174,9 @@ cdef class PageReader:
         int64_t total,
         hashes,
         tuple texts,
+        Residency residency = None,
+        int64_t written_from = 0,
+        int64_t loaded = 0,
     ):
         """Reads the records of units[at:stop] from one log file until the page is full.
 
@@ -87,22 +189,27 @@ cdef class PageReader:
         max_records           how many records the caller wants at most
         count, total          how many records and bytes the page has already
         hashes, texts         wanted tags as int32 hashes and as texts; None for hashes wants every record
+        residency             tells what of `data` is in memory; None: all of it is
+        written_from          physical offset from which this process wrote the log: its last 64 MiB are in memory
+        loaded                the caller has loaded the records of units[at:loaded]
 
         Returns (records, number of records, bytes, units examined, status, damaged queue offsets or None, physical
-        offset of the last unit examined, physical offset that needs another log file or -1). The status is FOUND,
-        NO_MATCH or REMOVING, or -1 if no unit was examined.
+        offset of the last unit examined, physical offset at which to continue or -1, cold ranges or None). The status
+        is FOUND, NO_MATCH or REMOVING, or -1 if no unit was examined. The page continues in another log file, or in the
+        same one, if not all of its records are in memory. If those of the next units are not, no unit is examined, and
+        the cold ranges are (end of these units, [(start and stop in `data`, place of the first unit), ...]).
         """
         cdef Py_buffer unit_source, source, hash_source
         cdef const uint8_t* unit
         cdef const uint8_t* value = NULL
         cdef const uint8_t* records[MAX_PAGE]
         cdef int64_t sizes[MAX_PAGE]
+        cdef Plan plan
         cdef const int32_t* wanted = NULL
         cdef int64_t wanted_count = 0, physical = -1, code, size, i, taken = 0, taken_bytes = 0, examined = 0
         cdef int64_t value_size = 0, last = -1, needed = -1
         cdef int32_t unit_size
         cdef int status = -1, reason
-        cdef bint far
         cdef Row row
         cdef char* p
         damaged = None
@@ -121,26 +228,40 @@ cdef class PageReader:
                 wanted_count = hash_source.len // 4
             try:
                 readable = min(readable, source.len)
+                plan.stop = stop
+                if loaded > at:
+                    plan.stop = min(loaded, stop)
+                elif (
+                    residency is not None and at + 20 <= stop
+                    and load64(<const uint8_t*>unit_source.buf + at) < max(written_from, log_end - RECENT_BYTES)
+                ):
+                    self.plan_page(
+                        <const uint8_t*>unit_source.buf, at, stop, wanted, wanted_count, base, readable, file_size,
+                        log_start, log_end, max_records, count, total, &plan,
+                    )
+                    for i in range(plan.count):
+                        if not residency.has(plan.starts[i], plan.stops[i]):
+                            return b"", 0, 0, 0, -1, None, -1, load64(<const uint8_t*>unit_source.buf + at), (
+                                plan.stop,
+                                [(plan.starts[i], plan.stops[i], plan.places[i]) for i in range(plan.count)],
+                            )
                 for i in range(UNITS_AHEAD):
-                    prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * i, stop, &source, base)
+                    prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * i, plan.stop, &source, base)
                 while at + 20 <= stop and taken < MAX_PAGE:
-                    prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * UNITS_AHEAD, stop, &source, base)
+                    prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * UNITS_AHEAD, plan.stop, &source, base)
                     unit = <const uint8_t*>unit_source.buf + at
                     physical = load64(unit)
                     unit_size = load32(unit + 8)
                     code = load64(unit + 12)
-                    if count:
-                        far = log_end - physical > self.memory_bytes
-                        if (
-                            count >= max_records
-                            or count >= (self.max_count_on_disk if far else self.max_count_in_memory)
-                            or total + unit_size > (self.max_bytes_on_disk if far else self.max_bytes_in_memory)
-                        ):
-                            break
+                    if count and self.is_full(log_end - physical, count, total + unit_size, max_records):
+                        break
+                    if at >= plan.stop:
+                        needed = physical
+                        break
                     if unit_size == MAX_INT or unit_size <= 0 or physical < log_start:
                         if not count:
                             status = REMOVING
-                    elif wanted != NULL and code > -2147483649 and not has_hash(wanted, wanted_count, <int32_t>code):
+                    elif wanted != NULL and code >= MIN_INT and not has_hash(wanted, wanted_count, <int32_t>code):
                         if not count:
                             status = NO_MATCH
                     elif physical < base or physical - base >= file_size:
@@ -199,7 +320,55 @@ cdef class PageReader:
                     PyBuffer_Release(&hash_source)
         finally:
             PyBuffer_Release(&unit_source)
-        return found, taken, taken_bytes, examined, status, damaged, last, needed
+        return found, taken, taken_bytes, examined, status, damaged, last, needed, None
+
+    cdef inline bint is_full(self, int64_t distance, int64_t count, int64_t total, int64_t max_records) noexcept nogil:
+        """Whether a page of `count` records ends before a record that would bring it to `total` bytes."""
+        if distance > self.memory_bytes:
+            return count >= max_records or count >= self.max_count_on_disk or total > self.max_bytes_on_disk
+        return count >= max_records or count >= self.max_count_in_memory or total > self.max_bytes_in_memory
+
+    cdef void plan_page(
+        self, const uint8_t* units, int64_t at, int64_t stop, const int32_t* wanted, int64_t wanted_count, int64_t base,
+        int64_t readable, int64_t file_size, int64_t log_start, int64_t log_end, int64_t max_records, int64_t count,
+        int64_t total, Plan* plan,
+    ) noexcept nogil:
+        """Finds the ranges of the log file that a page reads if each record fits its unit; joins ranges that are close.
+
+        The plan ends early, before `stop`, at 8 MiB.
+        """
+        cdef int64_t physical, size, code, start, end, bytes_planned = 0
+        plan.count = 0
+        while at + 20 <= stop:
+            physical = load64(units + at)
+            size = load32(units + at + 8)
+            code = load64(units + at + 12)
+            if count and self.is_full(log_end - physical, count, total + size, max_records):
+                break
+            if size == MAX_INT or size <= 0 or physical < log_start:
+                at += 20
+                continue
+            if wanted != NULL and code >= MIN_INT and not has_hash(wanted, wanted_count, <int32_t>code):
+                at += 20
+                continue
+            if physical < base or physical - base >= file_size or plan.count == MAX_PAGE or bytes_planned > MAX_PLAN:
+                break
+            start = physical - base
+            end = min(start + size, readable)
+            if start < end:
+                if plan.count and 0 <= start - plan.stops[plan.count - 1] <= MAX_GAP:
+                    bytes_planned += end - plan.stops[plan.count - 1]
+                    plan.stops[plan.count - 1] = end
+                else:
+                    bytes_planned += end - start
+                    plan.starts[plan.count] = start
+                    plan.stops[plan.count] = end
+                    plan.places[plan.count] = at
+                    plan.count += 1
+            count += 1
+            total += size
+            at += 20
+        plan.stop = at
 
 
 cdef inline bint has_hash(const int32_t* hashes, int64_t count, int32_t code) noexcept nogil:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 __all__ = [
     "Bools",
     "Buffer",
+    "Cold",
     "Ints",
     "ListColumn",
     "Longs",
@@ -36,6 +37,10 @@ UnitRun: TypeAlias = tuple[int, int, int, int]
 """Records with consecutive queue offsets: first and end of these, and the physical offsets of their start and end."""
 QueuePart: TypeAlias = tuple[str, int, list[UnitRun], memoryview]
 """Topic, queue id, runs, and the units of all runs end to end."""
+
+Cold: TypeAlias = tuple[int, list[tuple[int, int, int]]]
+"""What a page needs of a log file, not all of it in memory: the end of its units, and the ranges of their records, each
+as start, stop, and the place of its first unit."""
 
 
 class TextColumn(NamedTuple):

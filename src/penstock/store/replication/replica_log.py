@@ -12,7 +12,7 @@ once, with `DamagedOnTheWay`. If the bytes at the same offset are invalid again,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.format import kernels
@@ -20,8 +20,6 @@ from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
 from penstock.format.scan_rows import Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.flush import GroupCommit
-from penstock.store.worker import noop
 
 _MIN_RECORD: Final = 64
 _MAX_PARTIAL: Final = 8 << 20
@@ -49,12 +47,6 @@ class ReplicaLog:
         """Whether the next bytes, up to the end of the file, belong to a filler."""
         self._refused_at = -1
         """Physical offset of the last refused bytes; -1 if none were refused."""
-
-    @classmethod
-    def for_slave(cls, log: CommitLog, group_commit: GroupCommit | None) -> Self:
-        """Creates the replica log of a slave's store. From now on `log` accepts bytes only from it."""
-        log.become_replica()
-        return cls(log, noop if group_commit is None else group_commit.wake)
 
     @property
     def end(self) -> int:

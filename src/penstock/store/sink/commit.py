@@ -319,7 +319,7 @@ def _append_all(
         raise CorruptData("staged rows are missing", path=layout.sink_staged, expected=batch.rows, found=stored)
     store.flush()
     end = queue.wrote_offset
-    if store.flushed_offset < end:
+    if store.watermarks.flushed < end:
         raise StoreFailed(f"{batch.identity} was not stored: the log is not on disk; write it again", path=layout.root)
     write_mark(files, layout, BatchMark(batch.identity, start, end, batch.rows))
     write_journal(files, layout, journal.committed(end))

@@ -29,7 +29,7 @@ from penstock.format.kernels.plain.dispatch import (
     tag_codes,
 )
 from penstock.format.kernels.plain.index import find_key, find_keys, index_find, index_put, index_rewind, match_record
-from penstock.format.kernels.plain.read import PageReader, ReaderCount
+from penstock.format.kernels.plain.read import PageReader, ReaderCount, Residency
 from penstock.format.kernels.plain.record import (
     TopicTable,
     check_record,
@@ -51,6 +51,7 @@ __all__ = [
     "PageReader",
     "RangeBuilder",
     "ReaderCount",
+    "Residency",
     "TopicTable",
     "append_units",
     "check_chains",

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.format.kernels.plain.dispatch import find_property
+from penstock.format.kernels.plain.read import Residency
 from penstock.format.kernels.plain.record import check_room, java_hash, view_of, walk, writable_view_of
 from penstock.format.kernels.types import Buffer, Ints, Longs, WritableBuffer
 
@@ -157,19 +158,32 @@ def find_key(
     end: int,
     max_records: int,
     check_crc: bool,
-) -> list[bytes]:
+    index_residency: Sequence[Residency | None] | None = None,
+    log_residency: Sequence[Residency | None] | None = None,
+) -> list[bytes] | tuple[bool, int, int, int]:
     """Returns the newest `max_records` records with a key as bytes, oldest first, each once.
 
-    The other arguments are those of `find_keys`.
+    The other arguments are those of `find_keys`. `index_residency` and `log_residency` tell what is in memory, for each
+    file; None: all of it is. If a range that has to be read is not in memory, returns (whether it lies in the index,
+    number of the file, start, stop) instead; the caller loads it and calls again. Chains of index items are followed
+    without the GIL, in memory or not.
     """
     records: dict[int, bytes] = {}
-    for table in reversed(indexes):
+    slot = 40 + 4 * (_hash_of(topic, key) % slots)
+    for number, table in reversed(list(enumerate(indexes))):
+        residency = None if index_residency is None else index_residency[number]
+        if residency is not None and not residency.check(slot, slot + 4):
+            return True, number, slot, slot + 4
         for offset in _candidates(table, slots, items, topic, key, begin, end):
             place, at = divmod(offset - log_base, file_size)
             is_in_log = log_base <= offset < log_end and place < len(logs)
             if len(records) >= max_records or not is_in_log or offset in records:
                 continue
             base = log_base + place * file_size
+            residency = None if log_residency is None else log_residency[place]
+            stop = 0 if residency is None else _cold_end(residency, view_of(logs[place])[: log_end - base], at)
+            if stop:
+                return False, place, at, stop
             record = match_record(logs[place], at, base, log_end - base, check_crc, topic, key, begin, end)
             if record is not None:
                 records[offset] = record
@@ -213,10 +227,23 @@ def find_keys(
     return np.array(numbers, np.int64), np.array(offsets, np.int64)
 
 
+def _cold_end(residency: Residency, log: memoryview, at: int) -> int:
+    """Returns the end of the record at `at`, or of its size field, if that is not in memory; 0 if it is."""
+    end = min(at + 4, len(log))
+    if not residency.check(at, end):
+        return end
+    end = min(at + max(int.from_bytes(log[at:end], "big", signed=True), 4), len(log))
+    return 0 if residency.check(at, end) else end
+
+
+def _hash_of(topic: bytes, key: bytes) -> int:
+    code = abs(java_hash((topic + b"#" + key).decode("utf-8", "replace")))
+    return 0 if code == 2**31 else code
+
+
 def _candidates(data: Buffer, slots: int, items: int, topic: bytes, key: bytes, begin: int, end: int) -> list[int]:
     """Returns the physical offsets under the hash of topic and key, newest first."""
-    code = abs(java_hash((topic + b"#" + key).decode("utf-8", "replace")))
-    offsets, _ = index_find(data, slots, items, 0 if code == 2**31 else code, begin, end, 0, _MAX_INT)
+    offsets, _ = index_find(data, slots, items, _hash_of(topic, key), begin, end, 0, _MAX_INT)
     return list(offsets.tolist())
 
 

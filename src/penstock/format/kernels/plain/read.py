@@ -1,17 +1,49 @@
-"""A page of a queue: units to records, checked and copied; and the count of a file's readers. Twin of read.pxi."""
+"""A page of a queue: units to records, checked and copied; which pages of a file are in memory; the count of a file's
+readers. Twin of read.pxi."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import threading
+
+import numpy as np
 
 from penstock.format.kernels.plain.dispatch import find_property
 from penstock.format.kernels.plain.record import view_of, walk
-from penstock.format.kernels.types import Buffer, Ints
+from penstock.format.kernels.types import Buffer, Cold, Ints
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, is_ext_address, unpack_unit
 from penstock.format.scan_rows import Reason
 
 FOUND, NO_MATCH, REMOVING = range(3)
 _MAX_PAGE = 1024
+_RECENT_BYTES = 64 << 20
+_MAX_GAP = 64 << 10
+_MAX_PLAN = 8 << 20
+_libc = ctypes.CDLL(None)
+
+
+class Residency:
+    """Which pages of a file map are in memory, so that reading them does not wait for the disk.
+
+    The operating system is asked each time (`mincore`). The map may be closed; then the answers mean nothing.
+    """
+
+    def __init__(self, data: Buffer) -> None:
+        with view_of(data) as view:
+            self._size = len(view)
+            self._address = np.frombuffer(view, np.uint8).ctypes.data
+
+    def check(self, start: int, stop: int) -> bool:
+        """Whether data[start:stop] is in memory; False for a range outside of `data`."""
+        if start < 0 or stop > self._size:
+            return False
+        if start >= stop:
+            return True
+        begin = start - start % mmap.PAGESIZE
+        pages = (ctypes.c_ubyte * ((stop - begin - 1) // mmap.PAGESIZE + 1))()
+        refused = _libc.mincore(ctypes.c_void_p(self._address + begin), ctypes.c_size_t(stop - begin), pages)
+        return refused == 0 and all(page & 1 for page in pages)
 
 
 class PageReader:
@@ -57,7 +89,10 @@ class PageReader:
         total: int,
         hashes: Ints | None,
         texts: tuple[bytes, ...],
-    ) -> tuple[bytes, int, int, int, int, list[int] | None, int, int]:
+        residency: Residency | None = None,
+        written_from: int = 0,
+        loaded: int = 0,
+    ) -> tuple[bytes, int, int, int, int, list[int] | None, int, int, Cold | None]:
         """Reads the records of units[at:stop] from one log file until the page is full.
 
         units, at, stop       a file of the queue, and the bytes of it to read
@@ -69,10 +104,15 @@ class PageReader:
         max_records           how many records the caller wants at most
         count, total          how many records and bytes the page has already
         hashes, texts         wanted tags as int32 hashes and as texts; None for hashes wants every record
+        residency             tells what of `data` is in memory; None: all of it is
+        written_from          physical offset from which this process wrote the log: its last 64 MiB are in memory
+        loaded                the caller has loaded the records of units[at:loaded]
 
         Returns (records, number of records, bytes, units examined, status, damaged queue offsets or None, physical
-        offset of the last unit examined, physical offset that needs another log file or -1). The status is FOUND,
-        NO_MATCH or REMOVING, or -1 if no unit was examined.
+        offset of the last unit examined, physical offset at which to continue or -1, cold ranges or None). The status
+        is FOUND, NO_MATCH or REMOVING, or -1 if no unit was examined. The page continues in another log file, or in the
+        same one, if not all of its records are in memory. If those of the next units are not, no unit is examined, and
+        the cold ranges are (end of these units, [(start and stop in `data`, place of the first unit), ...]).
         """
         view, log = view_of(units), view_of(data)[:readable]
         if at < 0 or stop > len(view):
@@ -81,11 +121,23 @@ class PageReader:
         found: list[bytes] = []
         damaged: list[int] = []
         examined, status, last, needed, before = 0, -1, -1, -1, total
+        planned = stop
+        first = unpack_unit(view, at)[0] if at + UNIT_SIZE <= stop else -1
+        if loaded > at:
+            planned = min(loaded, stop)
+        elif residency is not None and 0 <= first < max(written_from, log_end - _RECENT_BYTES):
+            reach = (base, base + min(readable, len(log)), file_size, log_start, log_end)
+            planned, ranges = self._plan(view, at, stop, wanted, reach, max_records, count, total)
+            if not all(residency.check(begin, end) for begin, end, _ in ranges):
+                return b"", 0, 0, 0, -1, None, -1, first, (planned, ranges)
         for place in range(at, stop - UNIT_SIZE + 1, UNIT_SIZE):
             physical, size, code = unpack_unit(view, place)
-            max_count, max_bytes = self._limits[log_end - physical > self._memory_bytes]
-            is_full = count >= min(max_records, max_count) or total + size > max_bytes
-            if len(found) == _MAX_PAGE or (count and is_full):
+            if len(found) == _MAX_PAGE or (
+                count and self._is_full(log_end - physical, count, total + size, max_records)
+            ):
+                break
+            if place >= planned:
+                needed = physical
                 break
             outcome = FOUND
             if size == NO_RECORD_SIZE or size <= 0 or physical < log_start:
@@ -110,7 +162,51 @@ class PageReader:
             if outcome == FOUND or not count:
                 status = outcome
             last, examined, queue_offset = physical, examined + 1, queue_offset + 1
-        return b"".join(found), len(found), total - before, examined, status, damaged or None, last, needed
+        return b"".join(found), len(found), total - before, examined, status, damaged or None, last, needed, None
+
+    def _is_full(self, distance: int, count: int, total: int, max_records: int) -> bool:
+        """Whether a page of `count` records ends before a record that would bring it to `total` bytes."""
+        max_count, max_bytes = self._limits[distance > self._memory_bytes]
+        return count >= min(max_records, max_count) or total > max_bytes
+
+    def _plan(
+        self,
+        view: memoryview,
+        at: int,
+        stop: int,
+        wanted: set[int] | None,
+        reach: tuple[int, int, int, int, int],
+        max_records: int,
+        count: int,
+        total: int,
+    ) -> Cold:
+        """Finds the ranges of the log file that a page reads if each record fits its unit; joins ranges that are close.
+
+        The plan ends early, before `stop`, at 8 MiB.
+        """
+        base, readable, file_size, log_start, log_end = reach
+        ranges: list[tuple[int, int, int]] = []
+        planned = 0
+        while at + UNIT_SIZE <= stop:
+            physical, size, code = unpack_unit(view, at)
+            if count and self._is_full(log_end - physical, count, total + size, max_records):
+                break
+            is_wanted = wanted is None or is_ext_address(code) or _low_bits(code) in wanted
+            if size == NO_RECORD_SIZE or size <= 0 or physical < log_start or not is_wanted:
+                at += UNIT_SIZE
+                continue
+            if not base <= physical < base + file_size or len(ranges) == _MAX_PAGE or planned > _MAX_PLAN:
+                break
+            begin, end = physical - base, min(physical + size, readable) - base
+            if begin < end:
+                if ranges and 0 <= begin - ranges[-1][1] <= _MAX_GAP:
+                    planned += end - ranges[-1][1]
+                    ranges[-1] = (ranges[-1][0], end, ranges[-1][2])
+                else:
+                    planned += end - begin
+                    ranges.append((begin, end, at))
+            at, count, total = at + UNIT_SIZE, count + 1, total + size
+        return at, ranges
 
     def _judge(
         self,

@@ -1,0 +1,311 @@
+"""Watermarks: how far the log is appended, flushed, replicated and visible, and the puts that wait for it.
+
+All four are physical offsets. They only grow, except when recovery truncates the log.
+
+    appended      the end of the log; it moves with each append, and nobody is notified
+    flushed       on disk; the thread that syncs the log moves it
+    replicated    acknowledged by a slave; the replication server moves it with `acknowledge`
+    visible       what is dispatched, read and sent to slaves: `flushed` under SYNC_FLUSH, else all readable records
+
+`wait` is the only way to wait for the safety of a record. `Needs` says what a put waits for: the disk under SYNC_FLUSH,
+a slave on a SYNC_MASTER. A wait ends with the status of its put: PUT_OK; FLUSH_DISK_TIMEOUT after syncFlushTimeout;
+FLUSH_SLAVE_TIMEOUT after slaveTimeout; SLAVE_NOT_AVAILABLE if no slave can acknowledge soon; UNKNOWN_ERROR if the log
+could not be synced. A put that waits for both ends once both are decided. A slave's status wins over
+FLUSH_DISK_TIMEOUT, as in RocketMQ, and UNKNOWN_ERROR wins over all.
+
+Waits wait in one queue per watermark, in log order, so one sync or one ack ends all waits up to its offset. They are
+handed to their sink in one call, on the thread that moved the watermark: an event loop is woken once for all of them.
+The thread `penstock-deadlines` ends overdue waits. It is a thread of the store and not a timer of the event loop,
+because puts wait without a loop, too, and only one place should decide between an ack and a timeout.
+
+Thread-safe. Nothing is kept on disk: after a restart the flushed offset comes from recovery, and slaves report again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.message import PutStatus
+from penstock.store.settings import BrokerRole, FlushDiskType, Settings
+from penstock.store.worker import Listeners, Worker
+
+T = TypeVar("T")
+
+_RANKS: Final = {
+    PutStatus.PUT_OK: 0,
+    PutStatus.FLUSH_DISK_TIMEOUT: 1,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: 2,
+    PutStatus.SLAVE_NOT_AVAILABLE: 2,
+    PutStatus.UNKNOWN_ERROR: 3,
+}
+"""Of two statuses of one wait the higher wins."""
+
+
+class Needs(NamedTuple):
+    """The watermarks that a put waits for."""
+
+    flushed: bool
+    replicated: bool
+
+
+class Waiter(Generic[T]):
+    """One wait for the safety of the log up to `end_offset`. `token` is the caller's own object."""
+
+    __slots__ = ("end_offset", "missing", "reason", "sink", "status", "token")
+
+    def __init__(self, end_offset: int, sink: Sink[T], token: T) -> None:
+        self.end_offset = end_offset
+        self.sink = sink
+        self.token = token
+        self.missing = 0
+        """Number of watermarks that are still awaited."""
+        self.status = PutStatus.PUT_OK
+        """The status of the put; final when the sink is called."""
+        self.reason = ""
+        """One sentence for every status except PUT_OK."""
+
+    def note(self, status: PutStatus, reason: str) -> None:
+        """Notes the status for one of the watermarks."""
+        if _RANKS[status] > _RANKS[self.status]:
+            self.status, self.reason = status, reason
+
+
+Sink = Callable[[list[Waiter[T]]], object]
+"""Takes waits that have ended, in log order. It must not block, and must not raise."""
+
+
+class _Line:
+    """The waits for one watermark, in log order. All have the same time limit, so the first one is the next overdue."""
+
+    def __init__(self, limit_ms: int) -> None:
+        self.limit_s = limit_ms / 1000
+        self._waits: deque[tuple[int, float, Waiter[Any]]] = deque()
+
+    def add(self, waiter: Waiter[Any]) -> float:
+        """Adds a wait. Returns its deadline. Searches its place from the end, because most puts are the newest."""
+        waits, deadline = self._waits, time.monotonic() + self.limit_s
+        waiter.missing += 1
+        place = len(waits)
+        while place and waits[place - 1][0] > waiter.end_offset:
+            place -= 1
+        waits.insert(place, (waiter.end_offset, deadline, waiter))
+        return deadline
+
+    @property
+    def next_deadline(self) -> float:
+        return self._waits[0][1] if self._waits else inf
+
+    def pop_reached(self, offset: float) -> Iterable[Waiter[Any]]:
+        """Removes and yields the waits for the log up to `offset`."""
+        waits = self._waits
+        while waits and waits[0][0] <= offset:
+            yield waits.popleft()[2]
+
+    def pop_overdue(self, now: float) -> Iterable[Waiter[Any]]:
+        waits = self._waits
+        while waits and waits[0][1] <= now:
+            yield waits.popleft()[2]
+
+
+class Watermarks:
+    """The watermarks of one log, and the waits for them."""
+
+    def __init__(self, queue: MappedFileQueue, settings: Settings) -> None:
+        self._queue = queue
+        self._sync_flush = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._max_lag = settings.ha_slave_fallbehind_max
+        self.needs = Needs(self._sync_flush, settings.broker_role is BrokerRole.SYNC_MASTER)
+        """What a put waits for."""
+        self.replicated = 0
+        """Physical offset up to which at least one slave has the log, as in RocketMQ."""
+        self.connected_slaves = 0
+        self.failure: str | None = None
+        """Why a sync of the log failed; None if none has. After a failure the log is never synced again."""
+        self._gate = threading.Lock()
+        self._disk = _Line(settings.sync_flush_timeout)
+        self._slaves = _Line(settings.slave_timeout)
+        self._closed: str | None = None
+        """Why no put can wait any more; None while puts can."""
+        self._alarm = inf
+        """When the deadline thread wakes next, at the latest."""
+        self.deadlines = DeadlineThread(self)
+        """Ends overdue waits. The store starts it if its puts wait for anything."""
+        self._on_advance: Listeners[[]] = Listeners()
+        self._on_slave_wait: Listeners[[]] = Listeners()
+
+    @property
+    def appended(self) -> int:
+        """Physical offset at which the log ends."""
+        return self._queue.wrote_offset
+
+    @property
+    def flushed(self) -> int:
+        """Physical offset up to which the log is on disk."""
+        return self._queue.flushed_where
+
+    @property
+    def visible(self) -> int:
+        """Physical offset up to which consumers and slaves may see records."""
+        return self._queue.flushed_where if self._sync_flush else self._queue.max_offset
+
+    # -- listeners -------------------------------------------------------------------------------------------
+
+    def on_advance(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` when `flushed` or `visible` may have moved, except by an append, and after a failure.
+
+        It runs on the thread that moved the watermark, after the waits were ended.
+        """
+        self._on_advance.add(callback)
+
+    def remove_advance_listener(self, callback: Callable[[], object]) -> None:
+        self._on_advance.remove(callback)
+
+    def on_slave_wait(self, callback: Callable[[], object]) -> None:
+        """Calls `callback`, on any thread, when a put starts to wait for a slave: the server must send the log now."""
+        self._on_slave_wait.add(callback)
+
+    def remove_slave_wait_listener(self, callback: Callable[[], object]) -> None:
+        self._on_slave_wait.remove(callback)
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def wait(self, end_offset: int, sink: Sink[T], token: T) -> Waiter[T]:
+        """Calls `sink` once the log is safe up to `end_offset`, or it is certain that it is not in time.
+
+        `sink` is called at once, on this thread, if there is nothing to wait for.
+        """
+        waiter = Waiter(end_offset, sink, token)
+        deadline, awaits_slave = inf, False
+        with self._gate:
+            if self.needs.flushed and self._queue.flushed_where < end_offset:
+                if self._closed is None:
+                    deadline = self._disk.add(waiter)
+                else:
+                    waiter.note(PutStatus.UNKNOWN_ERROR, self._closed)
+            if self.needs.replicated and self.replicated < end_offset:
+                awaits_slave = self._closed is None and self._is_slave_near(end_offset)
+                if awaits_slave:
+                    deadline = min(deadline, self._slaves.add(waiter))
+                else:
+                    waiter.note(PutStatus.SLAVE_NOT_AVAILABLE, _NO_SLAVE)
+            is_sooner = deadline < self._alarm
+            if is_sooner:
+                self._alarm = deadline
+            is_over = not waiter.missing
+        if is_over:
+            sink([waiter])
+        if is_sooner:
+            self.deadlines.wake()
+        if awaits_slave:
+            self._on_slave_wait.notify()
+        return waiter
+
+    def _is_slave_near(self, end_offset: int) -> bool:
+        """Whether a slave is connected and the acks are less than haSlaveFallbehindMax bytes behind `end_offset`."""
+        return self.connected_slaves > 0 and end_offset - self.replicated < self._max_lag
+
+    # -- moving ----------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Ends the waits that `flushed` has reached. To be called after each sync, and each commit of the pool."""
+        with self._gate:
+            ended = _end(self._disk.pop_reached(self.flushed))
+        _deliver(ended)
+        self._on_advance.notify()
+
+    def slave_connected(self) -> None:
+        with self._gate:
+            self.connected_slaves += 1
+
+    def slave_disconnected(self) -> None:
+        with self._gate:
+            self.connected_slaves -= 1
+
+    def acknowledge(self, offset: int) -> None:
+        """Records that a slave has the log up to `offset`. Ends the waits for it."""
+        with self._gate:
+            if offset <= self.replicated:
+                return
+            self.replicated = offset
+            ended = _end(self._slaves.pop_reached(offset))
+        _deliver(ended)
+
+    def end_overdue(self) -> float | None:
+        """Ends the waits whose time is over. Returns the seconds until the next deadline; None if nothing waits."""
+        disk, slaves, now = self._disk, self._slaves, time.monotonic()
+        not_on_disk = f"stored, but not on disk after {disk.limit_s:g} seconds"
+        no_ack = f"stored, but no slave has acknowledged it after {slaves.limit_s:g} seconds"
+        with self._gate:
+            ended = _end(disk.pop_overdue(now), PutStatus.FLUSH_DISK_TIMEOUT, not_on_disk)
+            ended += _end(slaves.pop_overdue(now), PutStatus.FLUSH_SLAVE_TIMEOUT, no_ack)
+            self._alarm = alarm = min(disk.next_deadline, slaves.next_deadline)
+        _deliver(ended)
+        return None if alarm == inf else max(alarm - now, 0.0)
+
+    def fail(self, reason: str) -> None:
+        """Records that a sync of the log failed, for good. Ends all waits."""
+        self.failure = reason
+        self.close(reason)
+        self._on_advance.notify()
+
+    def close(self, reason: str) -> None:
+        """Ends all waits, and every later one at once: what is not safe now is never reported as safe. Idempotent."""
+        no_ack = f"stored, but no slave had acknowledged it in time: {reason}"
+        with self._gate:
+            self._closed = self._closed or reason
+            ended = _end(self._disk.pop_reached(self.flushed))
+            ended += _end(self._disk.pop_reached(inf), PutStatus.UNKNOWN_ERROR, reason)
+            ended += _end(self._slaves.pop_reached(inf), PutStatus.FLUSH_SLAVE_TIMEOUT, no_ack)
+        _deliver(ended)
+
+
+_NO_SLAVE: Final = "stored, but no slave is connected, or all are too far behind (haSlaveFallbehindMax)"
+
+
+def _end(waiters: Iterable[Waiter[Any]], status: PutStatus = PutStatus.PUT_OK, reason: str = "") -> list[Waiter[Any]]:
+    """Notes that these waiters miss one watermark less. Returns those that now miss none."""
+    ended: list[Waiter[Any]] = []
+    for waiter in waiters:
+        if reason:
+            waiter.note(status, reason)
+        waiter.missing -= 1
+        if not waiter.missing:
+            ended.append(waiter)
+    return ended
+
+
+def _deliver(ended: list[Waiter[Any]]) -> None:
+    """Calls each sink once with all of its waits."""
+    by_sink: dict[Sink[Any], list[Waiter[Any]]] = {}
+    for waiter in ended:
+        by_sink.setdefault(waiter.sink, []).append(waiter)
+    for sink, waiters in by_sink.items():
+        sink(waiters)
+
+
+class DeadlineThread(Worker):
+    """The thread that ends overdue waits. It sleeps until the oldest wait is overdue, even if that ends earlier.
+
+    So a busy store wakes it once per time limit, not once per put.
+    """
+
+    def __init__(self, watermarks: Watermarks) -> None:
+        super().__init__("penstock-deadlines", None)
+        self._watermarks = watermarks
+
+    def work(self) -> None:
+        while not self._stopping.is_set():
+            seconds = self._watermarks.end_overdue()
+            if seconds is None:
+                return
+            self._wake.wait(seconds)
+            self._wake.clear()
+
+    def finish(self) -> None:
+        """Leaves the remaining waits to `Watermarks.close`."""
