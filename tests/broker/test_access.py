@@ -13,6 +13,7 @@ from support.brokers import WAIT_S, BrokerHome, RawClient, RunningBroker, Signer
 from support.loopback import until
 
 from penstock.broker.access import Access
+from penstock.broker.remoting.signatures import Signatures
 from penstock.errors import BadSettings
 from penstock.format.message_id import decode_message_id
 from penstock.namesrv import NameServer
@@ -299,7 +300,7 @@ def test_without_access_control_nothing_is_asked_before_a_request(home: BrokerHo
 def test_a_name_servers_administrators_have_accounts_too(run: Run, controlled: Any) -> None:
     async def check() -> None:
         access = Access(controlled["acl_file"])
-        server = NameServer(before=access.for_name_server(LocalRule()))
+        server = NameServer(before=Signatures(access).for_name_server(LocalRule()))
         address = await server.start("127.0.0.1", 0)
         try:
             connection = await connect(address)

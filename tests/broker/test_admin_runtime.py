@@ -16,6 +16,7 @@ from penstock.store import Message
 if TYPE_CHECKING:
     from broker.conftest import Run
 
+LATENCIES = "putMessageDistributeTime"
 WANTED = """
     brokerVersionDesc brokerVersion msgPutTotalTodayNow msgPutTotalTodayMorning msgPutTotalYesterdayMorning
     msgGetTotalTodayNow msgGetTotalTodayMorning msgGetTotalYesterdayMorning sendThreadPoolQueueSize
@@ -44,6 +45,22 @@ def test_the_runtime_has_the_figures_that_tools_look_for(home: BrokerHome, run: 
             assert float(table["putTps"].split()[0]) >= 0
             assert table["earliestMessageTimeStamp"] == str(broker.store.earliest_time())
             assert str(home.path) not in str(table)
+
+    run(check())
+
+
+def test_every_put_is_in_a_class_of_latency_and_the_slowest_have_a_class_of_their_own(
+    home: BrokerHome, run: Run
+) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            client = await broker.client()
+            ok(await client.send("orders"))
+            reply = ok(await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO))
+            classes = dict(text.split(":") for text in KVTable.from_bytes(reply.body).table[LATENCIES].split())
+            assert next(iter(classes)) == "[<=1ms]"
+            assert list(classes)[-2:] == ["[<=5000ms]", "[5000ms~]"]
+            assert sum(map(int, classes.values())) == 1
 
     run(check())
 

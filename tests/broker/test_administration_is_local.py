@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from support.brokers import BrokerHome, ok
 
-from penstock.broker.access import is_administration
+from penstock.broker.access import NEEDS
+from penstock.broker.core import Client
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.remoting.connection import Connection
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -52,12 +52,17 @@ ADMINISTRATION = {
 CLIENTS_OWN = {10, 11, 12, 14, 15, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41, 42, 46, 310, 320, 324, 325, 361}
 
 
-def only_the_first_address(connection: Connection) -> bool:
-    return connection.peer[0] == "127.0.0.1"
+def only_the_first_address(client: Client) -> bool:
+    return client.peer[0] == "127.0.0.1"
 
 
-def test_the_requests_of_ordinary_clients_are_these() -> None:
-    assert {code for code in RequestCode if not is_administration(code)} == CLIENTS_OWN
+def test_an_operation_has_a_rule_or_is_administration(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            own = {operation.name for operation in broker.broker.core.operations if not operation.is_administration}
+            assert own == NEEDS.keys()
+
+    run(check())
 
 
 def test_every_administrative_request_is_refused_from_another_address(home: BrokerHome, run: Run) -> None:
@@ -88,6 +93,8 @@ def test_a_stranger_may_send_and_consume(home: BrokerHome, run: Run) -> None:
             broker.store.catch_up()
             ok(await stranger.pull("orders"))
             ok(await stranger.heartbeat("me", consumes={"CID": {"orders": "*"}}))
+            for code in sorted(CLIENTS_OWN):
+                assert (await stranger.ask(code)).code != ResponseCode.NO_PERMISSION, code
 
     run(check())
 

@@ -69,7 +69,7 @@ def test_sends_on_their_way_to_disk_are_answered_and_new_ones_refused(home: Brok
             waiting = asyncio.create_task(client.send("orders", b"just in time"))
             await until(lambda: len(broker.broker.pending_acks) == 1)
             stopping = asyncio.create_task(broker.broker.stop(10))
-            await until(lambda: broker.broker.handlers[RequestCode.SEND_MESSAGE].__name__ == "_refuse")
+            await until(lambda: bool(broker.broker.write_guard.why_not))
             reply = await late.send("orders", b"too late")
             assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
             may_sync.set()

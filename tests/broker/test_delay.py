@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from support.brokers import BrokerHome, RawClient, RunningBroker, ok, records
 from support.disks import FaultyFiles, refuse
 from support.loopback import until
 
+from penstock.broker import scheduler
+from penstock.clock import now_ms
 from penstock.format.record import Record
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.store import Message
@@ -219,5 +222,24 @@ def test_a_retry_goes_all_the_way_to_the_dead_letters(home: BrokerHome, run: Run
             (dead,) = await delivered(broker, 1, "%DLQ%CID")
             assert (dead.body, dead.reconsume_times) == (b"poison", count + 1)
             assert dead.properties["RETRY_TOPIC"] == "orders"
+
+    run(check())
+
+
+def test_no_message_waits_longer_because_the_clock_was_set_back(
+    home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_LONGEST_SLEEP_S", 0.01)
+    set_by = 0
+
+    async def check() -> None:
+        nonlocal set_by
+        async with home.running(store=AT_ONCE, options={"clock": lambda: now_ms() + set_by}) as broker:
+            await send_delayed(await broker.client(), 3, b"in an hour")
+            await until(lambda: len(broker.state.scheduler) == 1)
+            assert broker.store.max_offset("orders", 0) == 0
+            set_by = -86_400_000
+            (record,) = await delivered(broker, 1)
+            assert record.body == b"in an hour"
 
     run(check())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.replies import pull_reply_head
+from penstock.broker.remoting.reply_frames import pull_reply_head
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import RESPONSE, Command
 from penstock.protocol.frame import encode

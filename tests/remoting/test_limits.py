@@ -13,10 +13,10 @@ from support.loopback import ECHO, Raw, echo, frames, requests, serving, small_l
 
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
+from penstock.rate_limited_log import RateLimitedLog
 from penstock.remoting import limits as limits_module
 from penstock.remoting.event_loop import loop_factory
 from penstock.remoting.limits import ConnectionLimits, raise_open_files
-from penstock.remoting.rate_limited_log import RateLimitedLog
 from penstock.remoting.server import Server
 from penstock.remoting.sockets import bind, keep_alive
 

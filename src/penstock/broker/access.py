@@ -1,15 +1,18 @@
-"""Access control: who may send which request.
+"""Access control: who may ask for which operation.
 
-Without it (`aclEnable=false`), every client may send and consume, but only this machine may administer (`local_only`);
+Without it (`aclEnable=false`), every client may send and consume, but only this machine may administer (`only_local`);
 ordinary requests are not checked at all. With it, every request, even from this machine, must be signed by an account
 of the access file (`aclFile`) that has the rights for it. Addresses in the file's white lists need no account, as in
 RocketMQ. The broker checks once a second whether the file has changed. A file that cannot be used is logged, and the
 accounts stay unchanged. A refused request gets SYSTEM_ERROR with the reason, as from a 4.x broker. No secret is ever
 logged or sent.
 
+Who signed a request is the protocol's business: `remoting.signatures` checks that and sets `Client.account`. Which
+rights an operation needs is decided here, by its name and its request. `NEEDS` has a rule for every operation that is
+not administration.
+
 Rights: a send needs PUB on the topic. A pull needs SUB on the topic and on the group. Other requests of a group need
-SUB on the group. A retry topic needs SUB on its group. Every request that ordinary clients do not send counts as
-administration.
+SUB on the group. A retry topic needs SUB on its group. Administration needs an administrator.
 """
 
 from __future__ import annotations
@@ -19,29 +22,26 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
-from penstock.broker.accounts import ANY, PUB, SUB, Account, Accounts
+from penstock.broker.accounts import ANY, PUB, SUB, Account, Accounts, matcher
+from penstock.broker.consumers import Heartbeat
+from penstock.broker.core import Admission, Admit, Call, Client, Denied, Guard, Operation
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topics import REPLY_TOPIC_SUFFIX
-from penstock.errors import BadSettings, PenstockError
+from penstock.errors import BadSettings
 from penstock.format.constants import HALF_TOPIC, REAL_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from penstock.format.record import Record
-from penstock.namesrv.access import ADMINISTRATION as NAMESRV_ADMINISTRATION
-from penstock.namesrv.access import LocalRule
-from penstock.protocol.bodies.clients import CheckClientRequestBody, HeartbeatData
+from penstock.protocol.bodies.clients import CheckClientRequestBody
 from penstock.protocol.bodies.queues import LockBatchRequestBody
-from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.command import Command
-from penstock.protocol.headers import groups, offsets
-from penstock.protocol.headers.pull import PullMessage, QueryMessage, ViewMessage
-from penstock.protocol.headers.send import EndTransaction, SendMessage, SendMessageV2
-from penstock.protocol.signing import account_of, is_signed_with
-from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Before, Handler, Result
-from penstock.remoting.rate_limited_log import RateLimitedLog
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.headers.groups import ConsumerGroupRequest, SendBack, UnregisterClient
+from penstock.protocol.headers.offsets import QueryConsumerOffset, UpdateConsumerOffset
+from penstock.protocol.headers.pull import PullMessage, ViewMessage
+from penstock.protocol.headers.send import EndTransaction, SendMessage
+from penstock.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("penstock.broker")
 
@@ -63,6 +63,10 @@ class Need(NamedTuple):
         return f"{'PUB or SUB' if self.rights == ANY else 'PUB' if self.rights == PUB else 'SUB'} on {what}"
 
 
+Rule = Callable[[Any, LookUp], Iterable[Need]]
+"""Returns the needs of a request."""
+
+
 def _topic(name: str, rights: int) -> Need:
     """Returns the need for rights on a topic. A retry topic always needs SUB on its group instead."""
     if name.startswith(RETRY_PREFIX):
@@ -70,84 +74,56 @@ def _topic(name: str, rights: int) -> Need:
     return Need(rights, topic=name)
 
 
-def _send(command: Command, look_up: LookUp) -> Iterator[Need]:
-    yield _topic(command.read(SendMessage).topic, PUB)
+def _on_topic(rights: int) -> Rule:
+    return lambda request, look_up: (_topic(request.topic, rights),)
 
 
-def _send_v2(command: Command, look_up: LookUp) -> Iterator[Need]:
-    yield _topic(command.read(SendMessageV2).topic, PUB)
-
-
-def _reply(command: Command, look_up: LookUp) -> Iterator[Need]:
+def _send_reply(request: SendMessage, look_up: LookUp) -> Iterator[Need]:
     """Yields PUB on the topic, except for the cluster's reply topic, which is open to every account."""
-    kind = SendMessage if command.code == RequestCode.SEND_REPLY_MESSAGE else SendMessageV2
-    topic = command.read(kind).topic
-    if not topic.endswith(REPLY_TOPIC_SUFFIX):
-        yield _topic(topic, PUB)
+    if not request.topic.endswith(REPLY_TOPIC_SUFFIX):
+        yield _topic(request.topic, PUB)
 
 
-def _pull(command: Command, look_up: LookUp) -> Iterator[Need]:
-    header = command.read(PullMessage)
-    yield _topic(header.topic, SUB)
-    yield Need(SUB, group=header.consumer_group)
+def _consume(request: PullMessage | QueryConsumerOffset | UpdateConsumerOffset, look_up: LookUp) -> Iterator[Need]:
+    yield _topic(request.topic, SUB)
+    yield Need(SUB, group=request.consumer_group)
 
 
-def _queue(command: Command, look_up: LookUp) -> Iterator[Need]:
-    yield _topic(command.read(offsets.GetMinOffset).topic, ANY)
+def _group(request: LockBatchRequestBody | ConsumerGroupRequest, look_up: LookUp) -> Iterator[Need]:
+    yield Need(SUB, group=request.consumer_group)
 
 
-def _offset(command: Command, look_up: LookUp) -> Iterator[Need]:
-    header = command.read(offsets.QueryConsumerOffset)
-    yield _topic(header.topic, SUB)
-    yield Need(SUB, group=header.consumer_group)
-
-
-def _send_back(command: Command, look_up: LookUp) -> Iterator[Need]:
+def _send_back(request: SendBack, look_up: LookUp) -> Iterator[Need]:
     """Yields SUB on the group and on the message's topic, because the account must be allowed to read the copy."""
-    header = command.read(groups.SendBack)
-    yield Need(SUB, group=header.group)
-    yield from _record(look_up(header.offset))
+    yield Need(SUB, group=request.group)
+    yield from _record(look_up(request.offset))
 
 
-def _locks(command: Command, look_up: LookUp) -> Iterator[Need]:
-    yield Need(SUB, group=LockBatchRequestBody.from_bytes(command.body).consumer_group)
-
-
-def _heartbeat(command: Command, look_up: LookUp) -> Iterator[Need]:
-    for consumer in HeartbeatData.from_bytes(command.body).consumer_data_set:
+def _heartbeat(request: Heartbeat, look_up: LookUp) -> Iterator[Need]:
+    for consumer in request.data.consumer_data_set:
         yield Need(SUB, group=consumer.group_name)
         for subscription in consumer.subscription_data_set:
             yield _topic(subscription.topic, SUB)
 
 
-def _unregister(command: Command, look_up: LookUp) -> Iterator[Need]:
-    group = command.read(groups.UnregisterClient).consumer_group
-    if group:
-        yield Need(SUB, group=group)
+def _unregister(request: UnregisterClient, look_up: LookUp) -> Iterator[Need]:
+    if request.consumer_group:
+        yield Need(SUB, group=request.consumer_group)
 
 
-def _members(command: Command, look_up: LookUp) -> Iterator[Need]:
-    yield Need(SUB, group=command.read(groups.ConsumerGroupRequest).consumer_group)
+def _check_subscription(request: CheckClientRequestBody, look_up: LookUp) -> Iterator[Need]:
+    yield Need(SUB, group=request.group)
+    yield _topic(request.subscription_data.topic, SUB)
 
 
-def _check_client(command: Command, look_up: LookUp) -> Iterator[Need]:
-    body = CheckClientRequestBody.from_bytes(command.body)
-    yield Need(SUB, group=body.group)
-    yield _topic(body.subscription_data.topic, SUB)
-
-
-def _end_transaction(command: Command, look_up: LookUp) -> Iterator[Need]:
-    half = look_up(command.read(EndTransaction).commit_log_offset)
+def _end_transaction(request: EndTransaction, look_up: LookUp) -> Iterator[Need]:
+    half = look_up(request.commit_log_offset)
     if half is not None and half.topic == HALF_TOPIC:
         yield _topic(half.properties.get(REAL_TOPIC, ""), PUB)
 
 
-def _query(command: Command, look_up: LookUp) -> Iterator[Need]:
-    yield _topic(command.read(QueryMessage).topic, SUB)
-
-
-def _view(command: Command, look_up: LookUp) -> Iterator[Need]:
-    yield from _record(look_up(command.read(ViewMessage).offset))
+def _view(request: ViewMessage, look_up: LookUp) -> Iterator[Need]:
+    yield from _record(look_up(request.offset))
 
 
 def _record(record: Record | None) -> Iterator[Need]:
@@ -157,66 +133,64 @@ def _record(record: Record | None) -> Iterator[Need]:
         yield _topic(record.properties.get(REAL_TOPIC, record.topic) if waits else record.topic, SUB)
 
 
-_NEEDS: Final[dict[int, Callable[[Command, LookUp], Iterator[Need]]]] = {
-    RequestCode.SEND_MESSAGE: _send,
-    RequestCode.SEND_MESSAGE_V2: _send_v2,
-    RequestCode.SEND_BATCH_MESSAGE: _send_v2,
-    RequestCode.SEND_REPLY_MESSAGE: _reply,
-    RequestCode.SEND_REPLY_MESSAGE_V2: _reply,
-    RequestCode.PULL_MESSAGE: _pull,
-    RequestCode.LITE_PULL_MESSAGE: _pull,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _queue,
-    RequestCode.GET_MAX_OFFSET: _queue,
-    RequestCode.GET_MIN_OFFSET: _queue,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _queue,
-    RequestCode.QUERY_CONSUMER_OFFSET: _offset,
-    RequestCode.UPDATE_CONSUMER_OFFSET: _offset,
-    RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
-    RequestCode.LOCK_BATCH_MQ: _locks,
-    RequestCode.UNLOCK_BATCH_MQ: _locks,
-    RequestCode.HEART_BEAT: _heartbeat,
-    RequestCode.UNREGISTER_CLIENT: _unregister,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _members,
-    RequestCode.CHECK_CLIENT_CONFIG: _check_client,
-    RequestCode.END_TRANSACTION: _end_transaction,
-    RequestCode.QUERY_MESSAGE: _query,
-    RequestCode.VIEW_MESSAGE_BY_ID: _view,
+NEEDS: Final[Mapping[str, Rule]] = {
+    "send": _on_topic(PUB),
+    "send reply": _send_reply,
+    "pull": _consume,
+    "query offset": _consume,
+    "commit offset": _consume,
+    "search offset": _on_topic(ANY),
+    "max offset": _on_topic(ANY),
+    "min offset": _on_topic(ANY),
+    "earliest time": _on_topic(ANY),
+    "send back": _send_back,
+    "lock queues": _group,
+    "unlock queues": _group,
+    "list consumers": _group,
+    "heartbeat": _heartbeat,
+    "unregister": _unregister,
+    "check subscription": _check_subscription,
+    "end transaction": _end_transaction,
+    "query": _on_topic(SUB),
+    "view": _view,
 }
+"""What the requests of ordinary clients need, by the name of the operation."""
 
 
-def is_administration(code: int) -> bool:
-    """Whether a request code is administration: ordinary clients do not send it."""
-    return code not in _NEEDS
+# -- without accounts ----------------------------------------------------------------------------------------
+
+IsLocal = Callable[[Client], bool]
+"""Whether a client is on this machine."""
 
 
-def needs(command: Command, look_up: LookUp) -> Iterator[Need]:
-    """Returns all needs of a request that is not administration. Raises BadRequest."""
-    return _NEEDS[command.code](command, look_up)
+def is_local(client: Client) -> bool:
+    return client.is_loopback
 
+
+def only_local(local: IsLocal, is_slave: IsLocal) -> Admission:
+    """Returns the admission without accounts: administration is for clients for which `local` returns True.
+
+    Clients for which `is_slave` returns True may ask for what slaves copy.
+    """
+
+    def admission(operation: Operation) -> Admit | None:
+        def admit(client: Client) -> None:
+            if not local(client) and not (operation.for_slaves and is_slave(client)):
+                why = f"administration is allowed from the broker's machine only, not from {client.peer[0]}"
+                raise Denied(ResponseCode.NO_PERMISSION, f"{why}; see aclEnable")
+
+        return admit if operation.is_administration else None
+
+    return admission
+
+
+# -- with accounts -------------------------------------------------------------------------------------------
 
 RELOAD_EVERY_S: Final = 1.0
-IsLocal = Callable[[Connection], bool]
-"""Whether the peer of a connection is on this machine."""
-
-
-def is_local(connection: Connection) -> bool:
-    return connection.is_loopback
-
-
-def local_only(handler: Handler, local: IsLocal) -> Handler:
-    """Wraps a handler of administration. Callers for which `local` returns False get NO_PERMISSION."""
-
-    def guarded(connection: Connection, command: Command) -> Result:
-        if local(connection):
-            return handler(connection, command)
-        why = f"administration is allowed from the broker's machine only, not from {connection.peer[0]}; see aclEnable"
-        return command.reply(ResponseCode.NO_PERMISSION, why)
-
-    return guarded
 
 
 class Access:
-    """Checks requests against the accounts of one access file. An instance is a server's `before` hook."""
+    """The accounts of one access file, and what they may do."""
 
     def __init__(self, path: Path) -> None:
         """Raises BadSettings if the file cannot be used."""
@@ -225,13 +199,11 @@ class Access:
         self._state = self._stat()
         self.reads = 1
         """How often the accounts were loaded so far."""
-        self._unknown_secret = secrets.token_hex()
+        self._nobody = Account(access_key="", secret_key=secrets.token_hex(), is_white=matcher(""))
         self._refusals = RateLimitedLog(log)
         self.administered_from: dict[str, float] = {}
         """For each host: when an administrator's signed request last came from it, in seconds of the monotonic
         clock."""
-        self.look_up: LookUp = _no_record
-        """Finds records in the store. The broker sets it."""
         self._warn_if_readable()
 
     @classmethod
@@ -285,62 +257,58 @@ class Access:
 
     # -- requests --------------------------------------------------------------------------------------------
 
-    def __call__(self, connection: Connection, command: Command) -> Command | None:
-        """Returns the reply that refuses a request; None if the request is allowed."""
-        try:
-            why = self._refusal(connection, command)
-        except PenstockError as error:
-            why = str(error)
-        if not why:
-            return None
-        self._refusals.warn(f"refused request {command.code} from {connection.peer[0]}: {why}")
-        return command.reply(ResponseCode.SYSTEM_ERROR, why)
+    def account(self, client: Client, key: str | None) -> Account | None:
+        """Returns the account of a request with this access key; None if the client's address needs no account.
 
-    def for_name_server(self, rule: LocalRule) -> Before:
-        """Returns a name server's `before` hook: administration needs an account; `rule` checks all other requests."""
-
-        def before(connection: Connection, command: Command) -> Command | None:
-            return self(connection, command) if command.code in NAMESRV_ADMINISTRATION else rule(connection, command)
-
-        return before
-
-    def _refusal(self, connection: Connection, command: Command) -> str:
-        address = connection.peer[0]
+        An unknown key has an account without rights, whose secret is known to nobody: so the time that a check of its
+        signature takes does not tell which accounts exist. Raises Denied if an account is needed and there is no key.
+        """
+        address = client.peer[0]
         if self.accounts.is_white(address):
-            return ""
-        key = account_of(command)
+            return None
         if key is None:
-            return "this broker requires signed requests, and this one has no accessKey"
-        account = self.accounts.by_key.get(key)
-        if account is not None and account.is_white(address):
-            return ""
-        signed = is_signed_with(command, self._unknown_secret if account is None else account.secret_key)
-        if account is None or not signed:
-            return f"no account '{key[:64]}', or its secretKey did not sign this request"
-        connection.account = key
-        missing = self._missing(account, command)
-        if not missing and is_administration(command.code):
-            self.administered_from[address] = time.monotonic()
-        return missing
+            self.refuse(client, "a request", "this broker requires signed requests, and this one has no accessKey")
+        account = self.accounts.by_key.get(key, self._nobody)
+        return None if account.is_white(address) else account
 
-    def _missing(self, account: Account, command: Command) -> str:
-        """Returns why an account may not send this request; an empty text if it may."""
-        if is_administration(command.code):
-            if account.admin:
-                return ""
-            return f"request {_name(command.code)} is for administrators, and account '{account.access_key}' is not one"
-        for need in needs(command, self.look_up):
-            if not account.may(need.rights, topic=need.topic, group=need.group):
-                return f"account '{account.access_key}' is not allowed to do this; it needs {need}"
-        return ""
+    def admission(self, operation: Operation) -> Admit | None:
+        """Returns the check that a client is an administrator; None if the operation is not administration."""
+        if not operation.is_administration:
+            return None
+        return lambda client: self.check_administrator(client, f"'{operation.name}'")
 
+    def check_administrator(self, client: Client, request: str) -> None:
+        """Raises Denied, which names the request, if its client is not an administrator."""
+        account = self.account(client, client.account)
+        if account is None:
+            return
+        if not account.admin:
+            why = f"{request} is for administrators, and account '{account.access_key}' is not one"
+            self.refuse(client, request, why)
+        self.administered_from[client.peer[0]] = time.monotonic()
 
-def _no_record(offset: int) -> Record | None:
-    return None
+    def guard(self, look_up: LookUp) -> Guard:
+        """Returns the guard that checks the rights of all requests but administration. `look_up` finds records."""
 
+        def guard(operation: Operation) -> Call:
+            if operation.is_administration:
+                return operation.call
+            call, needs = operation.call, NEEDS[operation.name]
 
-def _name(code: int) -> str:
-    try:
-        return f"{RequestCode(code).name} ({code})"
-    except ValueError:
-        return str(code)
+            def guarded(client: Client, request: Any, *more: Any) -> Any:
+                account = self.account(client, client.account)
+                if account is not None:
+                    for need in needs(request, look_up):
+                        if not account.may(need.rights, topic=need.topic, group=need.group):
+                            why = f"account '{account.access_key}' is not allowed to do this; it needs {need}"
+                            self.refuse(client, f"'{operation.name}'", why)
+                return call(client, request, *more)
+
+            return guarded
+
+        return guard
+
+    def refuse(self, client: Client, request: str, why: str) -> NoReturn:
+        """Logs that a request is refused, at most one line a second, and raises Denied."""
+        self._refusals.warn(f"refused {request} from {client.peer[0]}: {why}")
+        raise Denied(ResponseCode.SYSTEM_ERROR, why)

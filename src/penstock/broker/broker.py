@@ -21,21 +21,25 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_administration, is_local, local_only
+from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_local, only_local
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.admin.runtime import AdminAccounts
 from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import Clients
+from penstock.broker.core import Call, ClientRequests, Core, Denied, Guard, Operation, host_text
 from penstock.broker.filters import SqlCompiler, compile_sql
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
 from penstock.broker.pull import MovedOffsets, Pulls, SlaveReads
 from penstock.broker.query import MessageQueries
 from penstock.broker.registration import BrokerRegistration
-from penstock.broker.replication.config_sync import SLAVE_REQUESTS
+from penstock.broker.remoting.administration import administration_handlers
+from penstock.broker.remoting.client_requests import RemotingClientRequests
+from penstock.broker.remoting.clients import client_handlers
+from penstock.broker.remoting.messages import message_handlers
+from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.replication.replication import SAMPLE_S as REPLICATION_SAMPLE_S
 from penstock.broker.replication.replication import Replication, check_role
-from penstock.broker.replies import host_text
 from penstock.broker.request_reply import RequestReply
 from penstock.broker.retry import SendBacks
 from penstock.broker.send import SendChecks, Sends
@@ -48,11 +52,9 @@ from penstock.clock import now_ms
 from penstock.errors import Unreachable
 from penstock.namesrv.name_server import NameServer
 from penstock.namesrv.route_table import RegisteredBroker as BrokerIdentity
-from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.command import Command
+from penstock.protocol.codes import ResponseCode
 from penstock.protocol.frame import MAX_FRAME
-from penstock.remoting.connection import Address, Connection
-from penstock.remoting.handlers import Handler
+from penstock.remoting.connection import Address
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 from penstock.remoting.tls import ServerTls, server_tls
@@ -60,15 +62,6 @@ from penstock.store.message_store import MessageStore
 
 log = logging.getLogger("penstock.broker")
 
-_WRITES: Final = (
-    RequestCode.SEND_MESSAGE,
-    RequestCode.SEND_MESSAGE_V2,
-    RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.CONSUMER_SEND_MSG_BACK,
-    RequestCode.END_TRANSACTION,
-)
 _FRAME_SLACK: Final = 1 << 20
 """Bytes that a frame may have on top of the largest message."""
 _GATHER_S: Final = 0.01
@@ -83,9 +76,28 @@ _WATCH_EVERY_S: Final = 1.0
 
 
 class Concern(Protocol):
-    """A class that answers some request codes."""
+    """A class with operations for clients."""
 
-    def handlers(self) -> dict[RequestCode, Handler]: ...
+    def operations(self) -> tuple[Operation, ...]: ...
+
+
+class WriteGuard:
+    """A guard that refuses operations which store messages while `why_not` says why."""
+
+    def __init__(self) -> None:
+        self.why_not = ""
+
+    def __call__(self, operation: Operation) -> Call:
+        if not operation.writes:
+            return operation.call
+        call = operation.call
+
+        def guarded(*arguments: Any) -> Any:
+            if self.why_not:
+                raise Denied(ResponseCode.SERVICE_NOT_AVAILABLE, self.why_not)
+            return call(*arguments)
+
+        return guarded
 
 
 class Broker:
@@ -111,36 +123,34 @@ class Broker:
         self.store = store
         store.dispatcher.set_batch_delay(_SLAVE_GATHER_S if store.role.takes_replica_bytes else _GATHER_S)
         self.held = HeldPulls(store)
-        tracing = start_tracing()
-        create_acks = PendingAcks if tracing is None else tracing.pending_acks
-        self.pending_acks = create_acks(store, state.settings)
-        self.handlers: dict[int, Handler] = {}
-        """Handlers by request code. The server looks one up for each request, so entries may be replaced while the
-        broker runs."""
+        self.pending_acks = PendingAcks(store, state.settings)
         check_role(store.settings, state.settings.now)
         self.identity = _identity(store, state.settings.now)
         self.registration = BrokerRegistration(self.identity, state.topics, state.settings, name_server)
         self._tls: ServerTls = server_tls(store.settings.broker)
         self.access = access or Access.of(state.settings.now)
-        if self.access is not None:
-            self.access.look_up = store.look_up
-        self._local = local
-        self._server = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
         self.replication = Replication(state, self.registration, self.access, self._tls)
-        self._second_server: Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
+        requests = RemotingClientRequests()
         self.transaction_check = TransactionCheck(
-            store, state.topics, state.offsets, state.clients, state.settings, clock
+            store, state.topics, state.offsets, state.clients, requests, state.settings, clock
         )
-        self.administration = BrokerAdmin(state, self.held, self.pending_acks, compile_sql)
+        self.administration = BrokerAdmin(state, self.held, self.pending_acks, requests, compile_sql)
         self._queries = MessageQueries(store)
-        for concern in self._concerns(compile_sql):
-            self.add(concern)
-        if tracing is not None:
-            tracing.wrap(self.handlers)
+        self.write_guard = WriteGuard()
         if self.replication.is_slave:
-            self.handlers.update(dict.fromkeys((code for code in _WRITES if code in self.handlers), _refuse_as_slave))
+            self.write_guard.why_not = "this broker is a slave and does not accept messages; send to its master"
+        self.core = self._assemble(requests, local, compile_sql)
+        """All that this broker does for its clients, as plain calls."""
+        self.handlers = {
+            **message_handlers(self.core, state.settings),
+            **client_handlers(self.core),
+            **administration_handlers(self.core),
+        }
+        """Handlers of remoting by request code."""
+        self._server = self._make_server()
+        self._second_server: Server | None = None
 
     @property
     def server(self) -> Server:
@@ -151,48 +161,51 @@ class Broker:
 
     # -- assembly --------------------------------------------------------------------------------------------
 
-    def _concerns(self, compile_sql: SqlCompiler) -> tuple[Concern, ...]:
-        state, store, clock = self.state, self.store, self.state.clock
+    def _assemble(self, requests: ClientRequests, local: IsLocal, compile_sql: SqlCompiler) -> Core:
+        state, store, clock, acks = self.state, self.store, self.state.clock, self.pending_acks
+        tracing = start_tracing()
+        guards: list[Guard] = [self.write_guard] if tracing is None else [tracing, self.write_guard]
+        if self.access is None:
+            core = Core(only_local(local, self.replication.may_ask), guards)
+        else:
+            core = Core(self.access.admission, [*guards, self.access.guard(store.look_up)])
         checks = SendChecks(state.topics, state.groups, state.settings, clock)
-        transactions = Transactions(store, self.pending_acks, self.held, state.counters)
+        sends = Sends(
+            store,
+            state.topics,
+            checks,
+            state.settings,
+            acks,
+            self.held,
+            state.hooks,
+            state.counters,
+            make_half,
+        )
+        transactions = Transactions(store, acks, self.held, state.counters)
         transactions.on_end.append(self.transaction_check.on_end)
         followed = self._follows if self.replication.is_slave else None
         reads = SlaveReads(state.settings, followed, corrects=store.settings.offset_check_in_slave)
-        return (
-            Sends(
-                store,
-                state.topics,
-                checks,
-                state.settings,
-                self.pending_acks,
-                self.held,
-                state.hooks,
-                state.counters,
-                make_half,
-            ),
-            RequestReply(store, state.clients, checks, state.settings, clock),
-            SendBacks(state, self.pending_acks),
+        concerns: tuple[Concern, ...] = (
+            sends,
+            RequestReply(store, state.clients, requests, checks, state.settings, clock),
+            SendBacks(state, acks),
             Pulls(state, self.held, MovedOffsets(store, state.settings, clock), reads, compile_sql),
             transactions,
             Offsets(store, state.offsets, state.topics, state.groups),
-            Clients(state.clients, state.groups, state.topics, state.settings, compile_sql),
-            state.locks,
             self._queries,
+            Clients(state.clients, state.groups, state.topics, state.settings, requests, compile_sql),
+            state.locks,
             self.administration,
             AdminAccounts(self.access, self.identity),
             self.replication.status,
         )
+        for concern in concerns:
+            core.add(*concern.operations())
+        return core
 
-    def add(self, concern: Concern) -> None:
-        """Registers the handlers of a concern. No other concern may handle the same request codes."""
-        for code, handler in concern.handlers().items():
-            assert code not in self.handlers, f"{code.name} already has a handler"
-            guarded = self.access is None and is_administration(code)
-            allowed = self._local_or_slave if code in SLAVE_REQUESTS else self._local
-            self.handlers[code] = local_only(handler, allowed) if guarded else handler
-
-    def _local_or_slave(self, connection: Connection) -> bool:
-        return self._local(connection) or self.replication.may_ask(connection)
+    def _make_server(self) -> Server:
+        before = None if self.access is None else Signatures(self.access)
+        return Server(self.handlers, limits=self._limits(), tls=self._tls, before=before)
 
     def every(self, seconds: float, task: Callable[[], object]) -> None:
         """Calls `task` on the loop every `seconds` while the broker runs; logs its errors."""
@@ -243,7 +256,7 @@ class Broker:
         """Listens at `port` minus 2 as well, where RocketMQ's slaves ask their master for topics. Logs a failure."""
         if port <= 2:
             return
-        second = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
+        second = self._make_server()
         try:
             await second.start(host, port - 2)
         except Unreachable as error:
@@ -277,9 +290,10 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.handlers.update(dict.fromkeys((code for code in _WRITES if code in self.handlers), _refuse))
+        self.write_guard.why_not = "this broker is stopping; send to another one"
         await self.registration.stop()
         self.state.delayed.stop()
+        self.state.scheduler.stop()
         await asyncio.to_thread(self._queries.stop)
         self.held.release_all()
         with contextlib.suppress(TimeoutError):
@@ -304,15 +318,6 @@ async def _within(coroutine: Coroutine[Any, Any, None], deadline: float) -> bool
         log.exception("a step of stopping the broker failed")
         return False
     return True
-
-
-def _refuse(connection: Connection, command: Command) -> Command:
-    return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping; send to another one")
-
-
-def _refuse_as_slave(connection: Connection, command: Command) -> Command:
-    why = "this broker is a slave and does not accept messages; send to its master"
-    return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, why)
 
 
 def _identity(store: MessageStore, settings: BrokerSettings) -> BrokerIdentity:

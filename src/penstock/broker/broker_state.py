@@ -20,6 +20,7 @@ from penstock.broker.delay import DelayedMessages
 from penstock.broker.message_hooks import Hooks
 from penstock.broker.offsets import OffsetTable
 from penstock.broker.queue_locks import QueueLocks
+from penstock.broker.scheduler import Scheduler
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.broker.stats import MessageCounters
 from penstock.broker.topics import BrokerTopics
@@ -163,7 +164,8 @@ class BrokerState:
         self._adopt_topics()
         self.groups = GroupTable(_read(config.subscription_groups), self.settings, clock)
         self.offsets = OffsetTable(_read(config.consumer_offsets))
-        self.delayed = DelayedMessages(store, _read(config.delay_offsets), clock)
+        self.scheduler = Scheduler(clock)
+        self.delayed = DelayedMessages(store, _read(config.delay_offsets), self.scheduler, clock)
         self.clients = ClientTable()
         self.locks = QueueLocks()
         self.hooks = Hooks()

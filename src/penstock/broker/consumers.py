@@ -7,10 +7,10 @@ crash before the file is written leaves the previous file, and the next heartbea
 identified by its connection. It is removed when it unregisters, when the connection closes, or after 120 seconds
 without a heartbeat.
 
-`Clients` answers request codes 34, 35, 38 and 46. A heartbeat creates the client's groups and retry topics where that
-is allowed. When the members or topics of a group change, the broker notifies all its consumers (request code 40), so
-that they rebalance. Several changes in one turn of the loop cause one notification per group. Use everything here from
-the loop's thread only.
+`Clients` takes heartbeats and other requests of clients about themselves. A heartbeat creates the client's groups and
+retry topics where that is allowed. When the members or topics of a group change, the broker notifies all its consumers,
+so that they rebalance. Several changes in one turn of the loop cause one notification per group. Use everything here
+from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.broker.core import Client, ClientRequests, Operation
 from penstock.broker.filters import SqlCompiler
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.topics import UNIT_SUBSCRIPTION, BrokerTopics, is_system_group, retry_topic, system_groups
@@ -38,14 +39,10 @@ from penstock.protocol.bodies.clients import (
     HeartbeatData,
     MessageModel,
 )
-from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
-from penstock.protocol.command import Command
-from penstock.protocol.headers.groups import ConsumerGroupRequest as GroupHeader
-from penstock.protocol.headers.groups import UnregisterClient
+from penstock.protocol.codes import Refusal, ResponseCode
+from penstock.protocol.headers.groups import ConsumerGroupRequest, UnregisterClient
 from penstock.protocol.subscription import TAG, SubscriptionData
 from penstock.protocol.versions import Language
-from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
 
 log = logging.getLogger("penstock.broker")
 
@@ -142,7 +139,7 @@ class GroupMember(msgspec.Struct, eq=False):
     """One client of a group."""
 
     client_id: str
-    connection: Connection
+    client: Client
     language: Language
     version: int
     seen_at: float
@@ -150,7 +147,7 @@ class GroupMember(msgspec.Struct, eq=False):
 
     @property
     def address(self) -> str:
-        return f"{self.connection.peer[0]}:{self.connection.peer[1]}"
+        return f"{self.client.peer[0]}:{self.client.peer[1]}"
 
 
 class ConsumerGroup:
@@ -163,7 +160,7 @@ class ConsumerGroup:
         self.consume_from_where = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
         self.subscriptions: dict[str, SubscriptionData] = {}
         """Subscriptions by topic."""
-        self.clients: dict[Connection, GroupMember] = {}
+        self.clients: dict[Client, GroupMember] = {}
 
     @property
     def client_ids(self) -> list[str]:
@@ -193,10 +190,10 @@ class ClientTable:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._producers: dict[str, dict[Connection, GroupMember]] = {}
+        self._producers: dict[str, dict[Client, GroupMember]] = {}
         self._consumers: dict[str, ConsumerGroup] = {}
-        self._groups_of: dict[Connection, set[tuple[bool, str]]] = {}
-        """The groups of each connection, as pairs: whether it consumes, and the group's name."""
+        self._groups_of: dict[Client, set[tuple[bool, str]]] = {}
+        """The groups of each client, as pairs: whether it consumes, and the group's name."""
         self.on_change: list[Callable[[ConsumerGroup], None]] = []
         """Called with a group when its consumers or topics have changed."""
 
@@ -229,67 +226,65 @@ class ClientTable:
 
     # -- changing --------------------------------------------------------------------------------------------
 
-    def add_producer(
-        self, group: str, client_id: str, connection: Connection, language: Language, version: int
-    ) -> None:
+    def add_producer(self, group: str, client_id: str, client: Client, language: Language, version: int) -> None:
         """Adds a producer, or renews its heartbeat."""
-        self._register(connection, False, group)
+        self._register(client, False, group)
         clients = self._producers.setdefault(group, {})
-        clients[connection] = GroupMember(client_id, connection, language, version, self._clock())
+        clients[client] = GroupMember(client_id, client, language, version, self._clock())
 
     def add_consumer(
-        self, data: ConsumerData, client_id: str, connection: Connection, language: Language, version: int
+        self, data: ConsumerData, client_id: str, client: Client, language: Language, version: int
     ) -> None:
         """Adds a consumer, or renews its heartbeat, and updates its group's subscriptions."""
-        self._register(connection, True, data.group_name)
+        self._register(client, True, data.group_name)
         group = self._consumers.setdefault(data.group_name, ConsumerGroup(data.group_name))
-        before = group.clients.get(connection)
-        group.clients[connection] = GroupMember(client_id, connection, language, version, self._clock())
+        before = group.clients.get(client)
+        group.clients[client] = GroupMember(client_id, client, language, version, self._clock())
         changed = group.update(data)
         if changed or before is None or before.client_id != client_id:
             self._changed(group)
 
-    def remove_producer(self, group: str, connection: Connection) -> None:
+    def remove_producer(self, group: str, client: Client) -> None:
         clients = self._producers.get(group, {})
-        clients.pop(connection, None)
+        clients.pop(client, None)
         if not clients:
             self._producers.pop(group, None)
-        self._groups_of.get(connection, set()).discard((False, group))
+        self._groups_of.get(client, set()).discard((False, group))
 
-    def remove_consumer(self, name: str, connection: Connection) -> None:
+    def remove_consumer(self, name: str, client: Client) -> None:
         group = self._consumers.get(name)
-        if group is not None and group.clients.pop(connection, None) is not None:
+        if group is not None and group.clients.pop(client, None) is not None:
             if not group.clients:
                 del self._consumers[name]
             self._changed(group)
-        self._groups_of.get(connection, set()).discard((True, name))
+        self._groups_of.get(client, set()).discard((True, name))
 
     def expire(self) -> None:
         """Removes clients that sent no heartbeat for EXPIRY_S seconds, and closes their connections."""
         oldest = self._clock() - EXPIRY_S
         groups = [group.clients for group in self._consumers.values()]
-        clients = [client for table in (*self._producers.values(), *groups) for client in table.values()]
-        for connection in {client.connection for client in clients if client.seen_at < oldest}:
-            log.warning("client %s:%d sent no heartbeat for %g s", *connection.peer, EXPIRY_S)
-            self._remove(connection)
-            connection.close()
+        members = [member for table in (*self._producers.values(), *groups) for member in table.values()]
+        for client in {member.client for member in members if member.seen_at < oldest}:
+            log.warning("client %s:%d sent no heartbeat for %g s", *client.peer, EXPIRY_S)
+            self._remove(client)
+            client.close()
 
-    def _register(self, connection: Connection, consumes: bool, group: str) -> None:
-        groups = self._groups_of.get(connection)
+    def _register(self, client: Client, consumes: bool, group: str) -> None:
+        groups = self._groups_of.get(client)
         if groups is None:
-            groups = self._groups_of[connection] = set()
-            connection.on_close.append(self._remove)
+            groups = self._groups_of[client] = set()
+            client.on_close.append(self._remove)
         if (consumes, group) not in groups and len(groups) >= _MAX_GROUPS:
             raise BadRequest(f"one connection may belong to at most {_MAX_GROUPS} groups")
         groups.add((consumes, group))
 
-    def _remove(self, connection: Connection) -> None:
-        for consumes, group in list(self._groups_of.get(connection, ())):
+    def _remove(self, client: Client) -> None:
+        for consumes, group in list(self._groups_of.get(client, ())):
             if consumes:
-                self.remove_consumer(group, connection)
+                self.remove_consumer(group, client)
             else:
-                self.remove_producer(group, connection)
-        self._groups_of.pop(connection, None)
+                self.remove_producer(group, client)
+        self._groups_of.pop(client, None)
 
     def _changed(self, group: ConsumerGroup) -> None:
         for changed in self.on_change:
@@ -299,8 +294,16 @@ class ClientTable:
 # -- requests ------------------------------------------------------------------------------------------------
 
 
+class Heartbeat(NamedTuple):
+    """A client's heartbeat, and the language and version of the client."""
+
+    data: HeartbeatData
+    language: Language
+    version: int
+
+
 class Clients:
-    """Answers heartbeats and other requests of clients. Notifies a group's consumers when the group changes."""
+    """Takes heartbeats and other requests of clients. Notifies a group's consumers when the group changes."""
 
     def __init__(
         self,
@@ -308,35 +311,34 @@ class Clients:
         groups: GroupTable,
         topics: BrokerTopics,
         settings: SettingsInForce,
+        requests: ClientRequests,
         compile_sql: SqlCompiler | None = None,
     ) -> None:
         self._clients = clients
         self._groups = groups
         self._topics = topics
         self._settings = settings
+        self._requests = requests
         self._compile_sql = compile_sql
         self._loop = asyncio.get_running_loop()
         self._to_notify: set[str] = set()
         clients.on_change.append(self._group_changed)
 
-    def handlers(self) -> dict[RequestCode, Handler]:
-        return {
-            RequestCode.HEART_BEAT: self._heartbeat,
-            RequestCode.UNREGISTER_CLIENT: self._unregister,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._list_consumers,
-            RequestCode.CHECK_CLIENT_CONFIG: self._check_client,
-        }
+    def operations(self) -> tuple[Operation, ...]:
+        return (
+            Operation("heartbeat", self.heartbeat),
+            Operation("unregister", self.unregister),
+            Operation("list consumers", self.list_consumers),
+            Operation("check subscription", self.check_subscription),
+        )
 
-    def _heartbeat(self, connection: Connection, command: Command) -> Command:
-        beat = HeartbeatData.from_bytes(command.body)
-        for consumer in beat.consumer_data_set:
+    def heartbeat(self, client: Client, beat: Heartbeat) -> None:
+        data = beat.data
+        for consumer in data.consumer_data_set:
             self._create_group(consumer)
-            self._clients.add_consumer(consumer, beat.client_id, connection, command.language, command.version)
-        for producer in beat.producer_data_set:
-            self._clients.add_producer(
-                producer.group_name, beat.client_id, connection, command.language, command.version
-            )
-        return command.reply(ResponseCode.SUCCESS)
+            self._clients.add_consumer(consumer, data.client_id, client, beat.language, beat.version)
+        for producer in data.producer_data_set:
+            self._clients.add_producer(producer.group_name, data.client_id, client, beat.language, beat.version)
 
     def _create_group(self, consumer: ConsumerData) -> None:
         if not is_legal_group(consumer.group_name):
@@ -346,30 +348,27 @@ class Clients:
             flag = UNIT_SUBSCRIPTION if consumer.unit_mode else 0
             self._topics.create_for_send_back(retry_topic(group.name), group.retry_queue_nums, sys_flag=flag)
 
-    def _unregister(self, connection: Connection, command: Command) -> Command:
-        header = command.read(UnregisterClient)
-        if header.producer_group:
-            self._clients.remove_producer(header.producer_group, connection)
-        if header.consumer_group:
-            self._clients.remove_consumer(header.consumer_group, connection)
-        return command.reply(ResponseCode.SUCCESS)
+    def unregister(self, client: Client, request: UnregisterClient) -> None:
+        if request.producer_group:
+            self._clients.remove_producer(request.producer_group, client)
+        if request.consumer_group:
+            self._clients.remove_consumer(request.consumer_group, client)
 
-    def _list_consumers(self, connection: Connection, command: Command) -> Command:
-        group = command.read(GroupHeader).consumer_group
-        consumers = self._clients.consumers(group)
+    def list_consumers(self, client: Client, request: ConsumerGroupRequest) -> ConsumerList:
+        consumers = self._clients.consumers(request.consumer_group)
         if consumers is None:
-            return command.reply(ResponseCode.SYSTEM_ERROR, f"no consumer of group '{group}' is connected")
-        return command.reply(ResponseCode.SUCCESS, body=ConsumerList(consumer_id_list=consumers.client_ids).to_bytes())
+            why = f"no consumer of group '{request.consumer_group}' is connected"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, why)
+        return ConsumerList(consumer_id_list=consumers.client_ids)
 
-    def _check_client(self, connection: Connection, command: Command) -> Command:
-        subscription = CheckClientRequestBody.from_bytes(command.body).subscription_data
+    def check_subscription(self, client: Client, request: CheckClientRequestBody) -> None:
+        subscription = request.subscription_data
         if subscription.expression_type != TAG:
             compile_sql = sql_compiler(self._compile_sql, self._settings)
             try:
                 compile_sql(subscription.sub_string)
             except BadRequest as error:
                 raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
-        return command.reply(ResponseCode.SUCCESS)
 
     # -- notices ---------------------------------------------------------------------------------------------
 
@@ -385,8 +384,8 @@ class Clients:
         names, self._to_notify = self._to_notify, set()
         for name in names:
             group = self._clients.consumers(name)
-            for connection in () if group is None else group.clients:
-                connection.request_oneway(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}))
+            for client in () if group is None else group.clients:
+                self._requests.tell(client, ConsumerGroupRequest(consumer_group=name))
 
 
 def sql_compiler(compile_sql: SqlCompiler | None, settings: SettingsInForce) -> SqlCompiler:

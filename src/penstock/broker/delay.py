@@ -2,8 +2,8 @@
 
 A unit of such a queue holds the due time of its message in place of the tags code, and the units are in order of due
 time. Each level sleeps until its next message is due or a new message arrives. It delivers in short steps, so that the
-loop can serve requests in between. A message that cannot be stored now is retried. A message that can never be stored
-is skipped and logged.
+loop can serve requests in between. No message waits longer than its level's delay because the clock was set back. A
+message that cannot be stored now is retried. A message that can never be stored is skipped and logged.
 
 The progress of each level is in delayOffset.json. The file is written every `flushDelayOffsetInterval` ms and at the
 end, always after the log was synced. So the file never counts a message as delivered that a power failure could take
@@ -17,11 +17,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.broker.scheduler import ScheduledCall, Scheduler
 from penstock.errors import PenstockError
 from penstock.format.config_tables import DelayOffsets
 from penstock.format.constants import HALF_TOPIC, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC
@@ -37,39 +39,41 @@ _STEP: Final = 64
 """Queue units read at once."""
 _STEP_S: Final = 0.005
 """Seconds that one level may occupy the loop."""
-_RETRY_S: Final = 1.0
-_LONGEST_SLEEP_S: Final = 30.0
-"""Seconds after which a level reads the clock again, because the clock may have been set."""
+_RETRY_MS: Final = 1000
 _NEVER: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
 class DelayedMessages:
     """All delay levels and their progress."""
 
-    def __init__(self, store: MessageStore, loaded: DelayOffsets, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, store: MessageStore, loaded: DelayOffsets, scheduler: Scheduler, clock: Callable[[], int]
+    ) -> None:
         self._store = store
+        self._scheduler = scheduler
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._levels = store.settings.delay_levels
         self._extra = loaded.extra
         self._next = dict(loaded.offsets)
         """The next queue offset to deliver, by level."""
-        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._calls: dict[int, ScheduledCall] = {}
+        """The next step of each level that does not wait for an arrival."""
         self._closed = True
         """Until `start`: a slave never starts delivery, its master delivers."""
         store.on_arrival(self._on_arrival)
+        scheduler.on_set_back.append(self._wake_all)
 
     def start(self) -> None:
         """Starts or resumes delivery."""
         self._closed = False
-        for level in range(1, len(self._levels) + 1):
-            self._wake(level, 0.0)
+        self._wake_all()
 
     def stop(self) -> None:
         self._closed = True
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        for call in self._calls.values():
+            call.cancel()
+        self._calls.clear()
 
     # -- progress --------------------------------------------------------------------------------------------
 
@@ -106,29 +110,36 @@ class DelayedMessages:
             return
 
     def _wake_if_idle(self, level: int) -> None:
-        if level not in self._timers:
-            self._wake(level, 0.0)
+        if level not in self._calls:
+            self._wake(level, self._clock())
 
-    def _wake(self, level: int, seconds: float) -> None:
-        if not self._closed and level <= len(self._levels):
-            self._timers[level] = self._loop.call_later(min(seconds, _LONGEST_SLEEP_S), self._run, level)
+    def _wake_all(self) -> None:
+        for level in range(1, len(self._levels) + 1):
+            self._wake(level, self._clock())
+
+    def _wake(self, level: int, due_ms: int) -> None:
+        if self._closed or level > len(self._levels):
+            return
+        if level in self._calls:
+            self._calls[level].cancel()
+        self._calls[level] = self._scheduler.call_at(due_ms, partial(self._run, level))
 
     def _run(self, level: int) -> None:
         """Runs one step of a level: delivers the due messages, then schedules the next step."""
-        del self._timers[level]
+        del self._calls[level]
         try:
-            next_s = self._deliver(level)
+            next_ms = self._deliver(level)
         except PenstockError as error:
             log.warning("delay level %d is retried: %s", level, error)
-            next_s = _RETRY_S
+            next_ms = self._clock() + _RETRY_MS
         except Exception:
             log.exception("delay level %d is retried", level)
-            next_s = _RETRY_S
-        if next_s is not None:
-            self._wake(level, next_s)
+            next_ms = self._clock() + _RETRY_MS
+        if next_ms is not None:
+            self._wake(level, next_ms)
 
-    def _deliver(self, level: int) -> float | None:
-        """Delivers the due messages. Returns the seconds until the next step; None to wait for an arrival."""
+    def _deliver(self, level: int) -> int | None:
+        """Delivers the due messages. Returns the time of the next step in epoch ms; None to wait for an arrival."""
         until = time.monotonic() + _STEP_S
         queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
         if queue is None:
@@ -138,23 +149,18 @@ class DelayedMessages:
         while offset < queue.max_offset:
             units = queue.page(offset, _STEP)
             if units is None:
-                return _RETRY_S
+                return self._clock() + _RETRY_MS
             for physical_offset, size, due in units.tolist():
-                wait_ms = self._wait_ms(due, level)
-                if wait_ms > 0:
-                    return wait_ms / 1000
+                now = self._clock()
+                if 0 < due - now <= self._levels[level - 1]:  # a longer wait means that the clock was set back
+                    return int(due)
                 if size != NO_RECORD_SIZE and not self._put(physical_offset):
-                    return _RETRY_S
+                    return now + _RETRY_MS
                 offset += 1
                 self._next[level] = offset
                 if time.monotonic() > until:
-                    return 0.0
+                    return now
         return None
-
-    def _wait_ms(self, due: int, level: int) -> int:
-        """Returns the ms until a message is due; 0 or less if it is due, or if its wait exceeds the level's delay."""
-        wait = due - self._clock()
-        return wait if wait <= self._levels[level - 1] else 0
 
     def _put(self, physical_offset: int) -> bool:
         """Stores a message in its real topic, or skips it for good. Returns False if it has to be retried."""

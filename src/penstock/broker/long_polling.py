@@ -1,9 +1,9 @@
 """Long polling: pulls that found nothing and are held until a message arrives.
 
-A held pull runs again, and is answered, when a message arrives that may match its filter, or when its time is up. If
-its connection closes, the pull is dropped. The dispatch thread reports arrivals; many arrivals reach the loop in one
-call. The caller limits the number of held pulls per connection. Use everything but `_on_arrival` and `_on_flushed` from
-the loop's thread only.
+A held pull runs again, and is settled, when a message arrives that may match its filter, or when its time is up. If
+its client closes the connection, the pull is dropped. The dispatch thread reports arrivals; many arrivals reach the
+loop in one call. The caller limits the number of held pulls per client. Use everything but `_on_arrival` and
+`_on_flushed` from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from penstock.broker.core import Client, Deferred
 from penstock.broker.filters import Selection
-from penstock.remoting.connection import Connection
+from penstock.broker.outcomes import PullOutcome
 from penstock.store.message_store import MessageStore
 from penstock.store.settings import FlushDiskType
 
@@ -27,27 +28,28 @@ _MAX_CODES = 4096
 the queue runs."""
 
 
-class HeldPull:
+class HeldPull(Deferred[PullOutcome]):
     """A pull that waits for a message at `offset` or later."""
 
-    __slots__ = ("connection", "key", "offset", "run", "selection", "timer")
+    __slots__ = ("client", "key", "offset", "run", "selection", "timer")
 
     def __init__(
         self,
-        connection: Connection,
+        client: Client,
         topic: str,
         queue_id: int,
         offset: int,
         selection: Selection,
         run: Callable[[HeldPull, bool], bool],
     ) -> None:
-        self.connection = connection
+        super().__init__()
+        self.client = client
         self.key = (topic, queue_id)
         self.offset = offset
         self.selection = selection
         self.run = run
         """Runs the pull. The second argument says whether this is the last attempt. Returns whether the pull was
-        answered. May advance `offset`."""
+        settled. May advance `offset`."""
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -59,7 +61,7 @@ class HeldPulls:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._by_queue: dict[_Key, set[HeldPull]] = {}
-        self._by_connection: dict[Connection, set[HeldPull]] = {}
+        self._by_client: dict[Client, set[HeldPull]] = {}
         self._arrived: dict[_Key, tuple[int, list[npt.NDArray[np.int64]]]] = {}
         """New messages by queue: the queue's end and the tags codes. The dispatch thread fills it, the loop empties it.
         `_lock` guards it and `_wake_scheduled`."""
@@ -72,19 +74,19 @@ class HeldPulls:
             store.watermarks.on_advance(self._on_flushed)
 
     def __len__(self) -> int:
-        return sum(len(pulls) for pulls in self._by_connection.values())
+        return sum(len(pulls) for pulls in self._by_client.values())
 
-    def count_of(self, connection: Connection) -> int:
-        return len(self._by_connection.get(connection, ()))
+    def count_of(self, client: Client) -> int:
+        return len(self._by_client.get(client, ()))
 
     def hold(self, pull: HeldPull, seconds: float) -> None:
         """Holds a pull for at most `seconds`."""
         self._by_queue.setdefault(pull.key, set()).add(pull)
-        of_connection = self._by_connection.get(pull.connection)
-        if of_connection is None:
-            of_connection = self._by_connection[pull.connection] = set()
-            pull.connection.on_close.append(self._connection_closed)
-        of_connection.add(pull)
+        of_client = self._by_client.get(pull.client)
+        if of_client is None:
+            of_client = self._by_client[pull.client] = set()
+            pull.client.on_close.append(self._client_closed)
+        of_client.add(pull)
         pull.timer = self._loop.call_later(0 if self._closed else seconds, self._answer_now, pull)
         queue = self._store.queues.find(*pull.key)
         if queue is not None and queue.max_offset > pull.offset:
@@ -110,7 +112,7 @@ class HeldPulls:
     def release_all(self) -> None:
         """Answers all held pulls now, because the broker stops. From then on no pull is held."""
         self._closed = True
-        for pulls in list(self._by_connection.values()):
+        for pulls in list(self._by_client.values()):
             for pull in list(pulls):
                 self._answer_now(pull)
 
@@ -159,13 +161,13 @@ class HeldPulls:
         if pull.timer is not None:
             pull.timer.cancel()
             pull.timer = None
-        self._by_connection[pull.connection].discard(pull)
+        self._by_client[pull.client].discard(pull)
         pulls = self._by_queue[pull.key]
         pulls.discard(pull)
         if not pulls:
             del self._by_queue[pull.key]
 
-    def _connection_closed(self, connection: Connection) -> None:
-        for pull in list(self._by_connection.get(connection, ())):
+    def _client_closed(self, client: Client) -> None:
+        for pull in list(self._by_client.get(client, ())):
             self._remove(pull)
-        self._by_connection.pop(connection, None)
+        self._by_client.pop(client, None)

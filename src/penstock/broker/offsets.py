@@ -1,4 +1,4 @@
-"""Consumer offsets: consumerOffset.json in memory, and clients' requests (codes 14, 15 and 29 to 32).
+"""Consumer offsets: consumerOffset.json in memory, and clients' requests for offsets.
 
 A consumer offset is the next queue offset to consume. The file is written every few seconds, not at each commit: after
 a crash the offsets are a few seconds old, and consumers get the messages since then again. A commit must name an
@@ -12,20 +12,20 @@ import logging
 from collections.abc import Mapping
 
 from penstock.broker.consumers import GroupTable
+from penstock.broker.core import Client, Operation
 from penstock.broker.topics import BrokerTopics
 from penstock.format.config_tables import ConsumerOffsets
-from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
-from penstock.protocol.command import Command
+from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.offsets import (
+    EarliestTimeReply,
     GetEarliestTime,
     GetMaxOffset,
     GetMinOffset,
+    OffsetReply,
     QueryConsumerOffset,
     SearchOffset,
     UpdateConsumerOffset,
 )
-from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
 from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary
 
@@ -122,63 +122,54 @@ class Offsets:
         self._topics = topics
         self._groups = groups
 
-    def handlers(self) -> dict[RequestCode, Handler]:
-        return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self._query,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self._update,
-            RequestCode.GET_MAX_OFFSET: self._max,
-            RequestCode.GET_MIN_OFFSET: self._min,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest,
-        }
+    def operations(self) -> tuple[Operation, ...]:
+        return (
+            Operation("query offset", self.query),
+            Operation("commit offset", self.commit),
+            Operation("max offset", self.max_offset),
+            Operation("min offset", self.min_offset),
+            Operation("search offset", self.search),
+            Operation("earliest time", self.earliest_time),
+        )
 
-    def _query(self, connection: Connection, command: Command) -> Command:
-        """Answers with the offset at which a group resumes, or QUERY_NOT_FOUND.
+    def query(self, client: Client, request: QueryConsumerOffset) -> OffsetReply:
+        """Returns the offset at which a group resumes. Raises Refusal with QUERY_NOT_FOUND if there is none.
 
         A group without an offset starts at 0 if the queue still has its first message, this message is still in memory,
         and the request does not set setZeroIfNotFound to false.
         """
-        header = command.read(QueryConsumerOffset)
-        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+        offset = self._offsets.query(request.consumer_group, request.topic, request.queue_id)
         if offset >= 0:
-            return _offset(command, offset)
-        first = self._store.get(header.topic, header.queue_id, 0, 1)
-        if header.set_zero_if_not_found is False or first.min_offset > 0 or first.suggest_slave:
-            why = f"group '{header.consumer_group}' has consumed nothing of this queue yet"
-            return command.reply(ResponseCode.QUERY_NOT_FOUND, why)
-        return _offset(command, 0)
+            return OffsetReply(offset=offset)
+        first = self._store.get(request.topic, request.queue_id, 0, 1)
+        if request.set_zero_if_not_found is False or first.min_offset > 0 or first.suggest_slave:
+            why = f"group '{request.consumer_group}' has consumed nothing of this queue yet"
+            raise Refusal(ResponseCode.QUERY_NOT_FOUND, why)
+        return OffsetReply(offset=0)
 
-    def _update(self, connection: Connection, command: Command) -> Command:
-        header = command.read(UpdateConsumerOffset)
-        config = self._topics.find(header.topic)
+    def commit(self, client: Client, request: UpdateConsumerOffset) -> None:
+        """Commits an offset. Raises Refusal if the queue or the group does not exist."""
+        config = self._topics.find(request.topic)
         if config is None:
-            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic '{header.topic}' does not exist")
-        if not 0 <= header.queue_id < max(config.read_queue_nums, config.write_queue_nums):
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{header.topic}' has no queue {header.queue_id}")
-        if self._groups.find_or_create(header.consumer_group) is None:
-            why = f"consumer group '{header.consumer_group}' does not exist"
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic '{request.topic}' does not exist")
+        if not 0 <= request.queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{request.topic}' has no queue {request.queue_id}")
+        if self._groups.find_or_create(request.consumer_group) is None:
+            why = f"consumer group '{request.consumer_group}' does not exist"
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, why)
-        self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        return command.reply(ResponseCode.SUCCESS)
+        self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
 
-    def _max(self, connection: Connection, command: Command) -> Command:
-        header = command.read(GetMaxOffset)
-        return _offset(command, self._store.max_offset(header.topic, header.queue_id))
+    def max_offset(self, client: Client, request: GetMaxOffset) -> OffsetReply:
+        return OffsetReply(offset=self._store.max_offset(request.topic, request.queue_id))
 
-    def _min(self, connection: Connection, command: Command) -> Command:
-        header = command.read(GetMinOffset)
-        return _offset(command, max(0, self._store.min_offset(header.topic, header.queue_id)))
+    def min_offset(self, client: Client, request: GetMinOffset) -> OffsetReply:
+        return OffsetReply(offset=max(0, self._store.min_offset(request.topic, request.queue_id)))
 
-    def _search(self, connection: Connection, command: Command) -> Command:
-        header = command.read(SearchOffset)
-        boundary = _BOUNDARIES.get((header.boundary_type or "").lower(), Boundary.NEAREST)
-        return _offset(command, self._store.offset_by_time(header.topic, header.queue_id, header.timestamp, boundary))
+    def search(self, client: Client, request: SearchOffset) -> OffsetReply:
+        """Returns the offset of a queue at a time."""
+        boundary = _BOUNDARIES.get((request.boundary_type or "").lower(), Boundary.NEAREST)
+        offset = self._store.offset_by_time(request.topic, request.queue_id, request.timestamp, boundary)
+        return OffsetReply(offset=offset)
 
-    def _earliest(self, connection: Connection, command: Command) -> Command:
-        header = command.read(GetEarliestTime)
-        timestamp = self._store.earliest_time(header.topic, header.queue_id)
-        return command.reply(ResponseCode.SUCCESS, ext={"timestamp": str(timestamp)})
-
-
-def _offset(command: Command, offset: int) -> Command:
-    return command.reply(ResponseCode.SUCCESS, ext={"offset": str(offset)})
+    def earliest_time(self, client: Client, request: GetEarliestTime) -> EarliestTimeReply:
+        return EarliestTimeReply(timestamp=self._store.earliest_time(request.topic, request.queue_id))

@@ -1,12 +1,12 @@
-"""Pulls: request codes 11 and 361.
+"""Pulls: messages of a queue for a consumer.
 
-A pull is checked, commits its offset if it asks to, and is answered from the queue. At the queue's end it may be held
-(`long_polling`) and run again later. Every answer carries the next offset and the queue's lowest and highest offset.
+A pull is checked, commits its offset if it asks to, and reads from the queue. At the queue's end it may be held
+(`long_polling`) and run again later. Every outcome carries the next offset and the queue's lowest and highest offset.
 `SlaveReads` decides which broker a consumer should pull from next. `MovedOffsets` records that a consumer's offset was
 corrected. Use everything here from the loop's thread only.
 
 The loop does not wait for the disk. If a page is not in memory, a thread of the store reads it, one page at a time for
-each connection, and the pull is answered afterwards.
+each client, and the outcome comes afterwards.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import msgspec
 
 from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import sql_compiler
+from penstock.broker.core import Client, Operation, host_text
 from penstock.broker.filters import ALL, RecordFilter, Selection, SqlCompiler, by_tags
 from penstock.broker.long_polling import HeldPull, HeldPulls
 from penstock.broker.message_hooks import ConsumeContext
-from penstock.broker.replies import pull_reply_head
+from penstock.broker.outcomes import PullOutcome
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.topics import OFFSET_MOVED_TOPIC
 from penstock.errors import BadRequest, PenstockError
@@ -32,12 +33,9 @@ from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.clients import MessageModel
 from penstock.protocol.bodies.queues import MessageQueue, OffsetMovedEvent
 from penstock.protocol.bodies.routes import PERM_READ
-from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
-from penstock.protocol.command import RESPONSE, Command
+from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
-from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, failed
 from penstock.store.cold_reads import ColdRead
 from penstock.store.message import GetStatus, Message, Page
 from penstock.store.message_store import MessageStore
@@ -144,7 +142,8 @@ _CODES: Final = {
     GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
     GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
-_REPLIES: Final = {status: (code, status.name) for status, code in _CODES.items()}
+_SUCCESS: Final = ResponseCode.SUCCESS  # each look-up in an enum costs as much as the outcome itself
+_FOUND: Final = GetStatus.FOUND
 _BY_TAG: Final = (None, "", TAG)
 _UNKNOWN: Final = (None, 0)
 _MAX_PLAIN: Final = 65_536
@@ -172,7 +171,7 @@ class Pulls:
         self._reads = reads
         self._compile_sql = compile_sql
         self._cold: set[asyncio.Task[None]] = set()
-        """The answers of held pulls that wait for the disk."""
+        """The tasks of held pulls that wait for the disk."""
         self._plain: dict[tuple[str, str], tuple[SubscriptionGroup, int]] = {}
         """The pairs of topic and group that passed all checks, with the group and the topic's number of read queues.
         Emptied when topics, groups or settings change."""
@@ -180,101 +179,93 @@ class Pulls:
         groups.on_change.append(self._plain.clear)
         settings.on_change.append(lambda _: self._plain.clear())
 
-    def handlers(self) -> dict[RequestCode, Handler]:
-        return {RequestCode.PULL_MESSAGE: self._pull, RequestCode.LITE_PULL_MESSAGE: self._pull}
+    def operations(self) -> tuple[Operation, ...]:
+        return (Operation("pull", self.pull),)
 
-    def _pull(
-        self, connection: Connection, command: Command
-    ) -> Command | tuple[bytes, bytes] | Awaitable[Command | None] | None:
-        header = command.read(PullMessage)
-        offset, flags = header.queue_offset, header.sys_flag
-        group, queues = self._plain.get((header.topic, header.consumer_group), _UNKNOWN)
-        if group is None or not 0 <= header.queue_id < queues:
-            group = self._check(header)
-        selection = self._select(header, group)
+    def pull(self, client: Client, request: PullMessage) -> PullOutcome | HeldPull | Awaitable[PullOutcome | HeldPull]:
+        """Reads from a queue; at its end, holds the pull if the client asks for that. Raises Refusal."""
+        offset, flags = request.queue_offset, request.sys_flag
+        group, queues = self._plain.get((request.topic, request.consumer_group), _UNKNOWN)
+        if group is None or not 0 <= request.queue_id < queues:
+            group = self._check(request)
+        selection = self._select(request, group)
         if flags & COMMIT_OFFSET and self._reads.accepts_commits:
-            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        page = self._get(header, offset, selection)
+            self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+        page = self._get(request, offset, selection)
         if isinstance(page, ColdRead):
-            return self._pull_cold(connection, command, header, selection, page)
-        if page.status is GetStatus.FOUND and not command.binary and not self._reads.suggests:
-            self._count_pulled(connection, header, page)
-            bounds = page.next_begin_offset, page.min_offset, page.max_offset
-            return pull_reply_head(command.opaque, *bounds, len(page.data)), page.data
+            return self._pull_cold(client, request, selection, page)
+        if page.status is _FOUND:
+            return self._found(client, request, page)
         waits = flags & SUSPEND != 0 and self._is_at_end(page, offset)
         if page.status not in _SCANNED and not waits and self._store.dispatcher.behind > 0:
             if self._store.try_catch_up():  # a pull that is not held must see every acked message
-                page = self._get(header, offset, selection)
+                page = self._get(request, offset, selection)
             else:
-                place = header.topic, header.queue_id, offset
-                page = ColdRead(partial(self._store.get, *place, max(1, header.max_msg_nums), selection.tags))
+                place = request.topic, request.queue_id, offset
+                page = ColdRead(partial(self._store.get, *place, max(1, request.max_msg_nums), selection.tags))
             if isinstance(page, ColdRead):
-                return self._pull_cold(connection, command, header, selection, page)
-        return self._answer_or_hold(connection, command, header, selection, page)
+                return self._pull_cold(client, request, selection, page)
+        return self._outcome_or_hold(client, request, selection, page)
 
     async def _pull_cold(
-        self,
-        connection: Connection,
-        command: Command,
-        header: PullMessage,
-        selection: Selection,
-        read: ColdRead[Page],
-    ) -> Command | None:
-        page = await self._read_cold(connection, selection, read)
-        return self._answer_or_hold(connection, command, header, selection, page)
+        self, client: Client, request: PullMessage, selection: Selection, read: ColdRead[Page]
+    ) -> PullOutcome | HeldPull:
+        page = await self._read_cold(client, selection, read)
+        return self._outcome_or_hold(client, request, selection, page)
 
-    def _answer_or_hold(
-        self, connection: Connection, command: Command, header: PullMessage, selection: Selection, page: Page
-    ) -> Command | None:
-        if header.sys_flag & SUSPEND and self._is_at_end(page, header.queue_offset):
-            self._hold(connection, command, header, selection)
-            return None
-        return self._answer(connection, command, header, page)
+    def _outcome_or_hold(
+        self, client: Client, request: PullMessage, selection: Selection, page: Page
+    ) -> PullOutcome | HeldPull:
+        if request.sys_flag & SUSPEND and self._is_at_end(page, request.queue_offset):
+            return self._hold(client, request, selection)
+        return self._outcome(client, request, page)
 
     # -- checks ----------------------------------------------------------------------------------------------
 
-    def _check(self, header: PullMessage) -> SubscriptionGroup:
+    def _check(self, request: PullMessage) -> SubscriptionGroup:
         """Returns the group of a pull. Raises Refusal if the group may not pull from this queue."""
         if not self._settings.now.is_readable:
             raise Refusal(ResponseCode.NO_PERMISSION, "this broker is not readable (brokerPermission)")
-        group = self._groups.find_or_create(header.consumer_group)
+        group = self._groups.find_or_create(request.consumer_group)
         if group is None:
-            why = f"consumer group '{header.consumer_group}' does not exist"
+            why = f"consumer group '{request.consumer_group}' does not exist"
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, why)
         if not group.consume_enable:
             raise Refusal(ResponseCode.NO_PERMISSION, f"consumer group '{group.name}' may not consume")
-        topic = self._topics.find(header.topic)
+        topic = self._topics.find(request.topic)
         if topic is None:
-            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic '{header.topic}' does not exist; create it first")
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic '{request.topic}' does not exist; create it first")
         if not topic.perm & PERM_READ:
             raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{topic.name}' is not readable")
-        if not 0 <= header.queue_id < topic.read_queue_nums:
-            why = f"topic '{topic.name}' has {topic.read_queue_nums} queues, and no queue {header.queue_id}"
+        if not 0 <= request.queue_id < topic.read_queue_nums:
+            why = f"topic '{topic.name}' has {topic.read_queue_nums} queues, and no queue {request.queue_id}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
         if len(self._plain) >= _MAX_PLAIN:
             self._plain.clear()
         self._plain[topic.name, group.name] = group, topic.read_queue_nums
         return group
 
-    def _select(self, header: PullMessage, group: SubscriptionGroup) -> Selection:
+    def _select(self, request: PullMessage, group: SubscriptionGroup) -> Selection:
         """Returns which messages the consumer wants: by the pull's own subscription, or else by its last heartbeat's.
 
         Raises Refusal.
         """
-        if header.sys_flag & SUBSCRIPTION:
-            if header.subscription == "*" and header.expression_type in _BY_TAG:
+        if request.sys_flag & SUBSCRIPTION:
+            if request.subscription == "*" and request.expression_type in _BY_TAG:
                 return ALL
-            if not header.subscription or header.subscription == "*":
-                subscription_type, expression = header.expression_type or TAG, "*"
+            if not request.subscription or request.subscription == "*":
+                subscription_type, expression = request.expression_type or TAG, "*"
             else:
                 try:
-                    wanted = subscribe(header.topic, header.subscription, header.sub_version, header.expression_type)
+                    wanted = subscribe(
+                        request.topic, request.subscription, request.sub_version, request.expression_type
+                    )
                 except BadRequest as error:
                     raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
                 subscription_type, expression = wanted.expression_type, wanted.sub_string
             failure = ResponseCode.SUBSCRIPTION_PARSE_FAILED
         else:
-            known = self._subscription(header, group)
+            known = self._subscription(request, group)
             subscription_type, expression = known.expression_type, known.sub_string
             failure = ResponseCode.FILTER_DATA_NOT_EXIST
         if subscription_type == TAG:
@@ -285,27 +276,27 @@ class Pulls:
         except BadRequest as error:
             raise Refusal(failure, str(error)) from None
 
-    def _subscription(self, header: PullMessage, group: SubscriptionGroup) -> SubscriptionData:
+    def _subscription(self, request: PullMessage, group: SubscriptionGroup) -> SubscriptionData:
         clients = self._clients.consumers(group.name)
         if clients is None:
             why = f"no consumer of group '{group.name}' has sent a heartbeat"
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, why)
         if clients.message_model is MessageModel.BROADCASTING and not group.consume_broadcast_enable:
             raise Refusal(ResponseCode.NO_PERMISSION, f"consumer group '{group.name}' may not consume by broadcast")
-        subscription = clients.subscriptions.get(header.topic)
+        subscription = clients.subscriptions.get(request.topic)
         if subscription is None:
-            why = f"consumer group '{group.name}' has not subscribed to topic '{header.topic}'"
+            why = f"consumer group '{group.name}' has not subscribed to topic '{request.topic}'"
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, why)
-        if subscription.sub_version < header.sub_version:
-            why = f"the subscription of group '{group.name}' to topic '{header.topic}' has not arrived yet"
+        if subscription.sub_version < request.sub_version:
+            why = f"the subscription of group '{group.name}' to topic '{request.topic}' has not arrived yet"
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, why)
         return subscription
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def _get(self, header: PullMessage, offset: int, selection: Selection) -> Page | ColdRead[Page]:
+    def _get(self, request: PullMessage, offset: int, selection: Selection) -> Page | ColdRead[Page]:
         """Returns the page of a pull, or a ColdRead if it is not in memory."""
-        topic, queue_id, limit = header.topic, header.queue_id, max(1, header.max_msg_nums)
+        topic, queue_id, limit = request.topic, request.queue_id, max(1, request.max_msg_nums)
         page = self._store.try_get(topic, queue_id, offset, limit, selection.tags)
         if selection.accepts is None or isinstance(page, ColdRead) or page.status is not GetStatus.FOUND:
             return page
@@ -319,8 +310,8 @@ class Pulls:
                 return page
             page = following
 
-    async def _read_cold(self, connection: Connection, selection: Selection, read: ColdRead[Page]) -> Page:
-        page = await asyncio.wrap_future(self._store.read_cold(read, connection))
+    async def _read_cold(self, client: Client, selection: Selection, read: ColdRead[Page]) -> Page:
+        page = await asyncio.wrap_future(self._store.read_cold(read, client))
         if selection.accepts is None or page.status is not GetStatus.FOUND:
             return page
         return _filtered(page, selection.accepts)
@@ -334,21 +325,21 @@ class Pulls:
 
     # -- long polling ----------------------------------------------------------------------------------------
 
-    def _hold(self, connection: Connection, command: Command, header: PullMessage, selection: Selection) -> None:
+    def _hold(self, client: Client, request: PullMessage, selection: Selection) -> HeldPull:
         settings = self._settings.now
-        if self._held.count_of(connection) >= settings.max_held_pulls:
+        if self._held.count_of(client) >= settings.max_held_pulls:
             why = f"{settings.max_held_pulls} pulls of this connection wait already (maxHeldPulls)"
             raise Refusal(ResponseCode.SYSTEM_BUSY, why)
-        millis = header.suspend_timeout_millis if settings.long_polling_enable else settings.short_polling_time_mills
+        millis = request.suspend_timeout_millis if settings.long_polling_enable else settings.short_polling_time_mills
 
         def run(held: HeldPull, is_last: bool) -> bool:
             try:
-                page = self._get(header, held.offset, selection)
-            except Exception as error:  # nothing else would answer this held pull
-                connection.send(failed(command, error))
+                page = self._get(request, held.offset, selection)
+            except Exception as error:  # nothing else would settle this held pull
+                held.settle(error)
                 return True
             if isinstance(page, ColdRead):
-                task = asyncio.create_task(self._answer_cold(connection, command, header, selection, page))
+                task = asyncio.create_task(self._settle_cold(held, request, selection, page))
                 self._cold.add(task)
                 task.add_done_callback(self._cold.discard)
                 return True
@@ -356,64 +347,57 @@ class Pulls:
                 held.offset = page.next_begin_offset
             if not is_last and (page.status is GetStatus.NO_MATCHED_MESSAGE or self._is_at_end(page, held.offset)):
                 return False
-            if page.status is GetStatus.OFFSET_OVERFLOW_ONE and held.offset > header.queue_offset:
+            if page.status is GetStatus.OFFSET_OVERFLOW_ONE and held.offset > request.queue_offset:
                 page = msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE)
-            connection.send(self._answer(connection, command, header, page))
+            held.settle(self._outcome(client, request, page))
             return True
 
-        pull = HeldPull(connection, header.topic, header.queue_id, header.queue_offset, selection, run)
+        pull = HeldPull(client, request.topic, request.queue_id, request.queue_offset, selection, run)
         self._held.hold(pull, min(max(millis, 0) / 1000, _LONGEST_HOLD_S))
+        return pull
 
-    async def _answer_cold(
-        self,
-        connection: Connection,
-        command: Command,
-        header: PullMessage,
-        selection: Selection,
-        read: ColdRead[Page],
+    async def _settle_cold(
+        self, held: HeldPull, request: PullMessage, selection: Selection, read: ColdRead[Page]
     ) -> None:
-        """Answers a held pull whose page is not in memory. It is not held again, even if no message matches."""
+        """Settles a held pull whose page is not in memory. It is not held again, even if no message matches."""
         try:
-            page = await self._read_cold(connection, selection, read)
-            reply = self._answer(connection, command, header, page)
-        except Exception as error:  # nothing else would answer this held pull
-            reply = failed(command, error)
-        connection.send(reply)
+            page = await self._read_cold(held.client, selection, read)
+            held.settle(self._outcome(held.client, request, page))
+        except Exception as error:  # nothing else would settle this held pull
+            held.settle(error)
 
-    # -- answering -------------------------------------------------------------------------------------------
+    # -- outcomes --------------------------------------------------------------------------------------------
 
-    def _answer(self, connection: Connection, command: Command, header: PullMessage, page: Page) -> Command:
-        code, remark = _REPLIES[page.status]
-        if page.status in _EMPTY and header.queue_offset != 0:
+    def _outcome(self, client: Client, request: PullMessage, page: Page) -> PullOutcome:
+        if page.status is _FOUND:
+            return self._found(client, request, page)
+        code, next_offset = _CODES[page.status], page.next_begin_offset
+        if page.status in _EMPTY and request.queue_offset != 0:
             code = ResponseCode.PULL_OFFSET_MOVED
-        next_offset = page.next_begin_offset
         if code is ResponseCode.PULL_OFFSET_MOVED and not self._reads.corrects:
-            code, next_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, header.queue_offset
+            code, next_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, request.queue_offset
         if code is ResponseCode.PULL_OFFSET_MOVED:
-            queue = header.consumer_group, header.topic, header.queue_id
-            self._moved.report(*queue, header.queue_offset, page.next_begin_offset)
-        if page.count:
-            self._count_pulled(connection, header, page)
-        bounds = {
-            "suggestWhichBrokerId": str(self._reads.suggested(self._groups.find(header.consumer_group), page)),
-            "nextBeginOffset": str(next_offset),
-            "minOffset": str(page.min_offset),
-            "maxOffset": str(page.max_offset),
-        }
-        return Command(code, bounds, page.data, command.opaque, RESPONSE, remark, binary=command.binary)
+            queue = request.consumer_group, request.topic, request.queue_id
+            self._moved.report(*queue, request.queue_offset, page.next_begin_offset)
+        return PullOutcome(code, page, next_offset, self._suggested(request, page))
 
-    def _count_pulled(self, connection: Connection, header: PullMessage, page: Page) -> None:
-        self._counters.count_got(header.topic, header.consumer_group, page.count, len(page.data))
+    def _found(self, client: Client, request: PullMessage, page: Page) -> PullOutcome:
+        self._counters.count_got(request.topic, request.consumer_group, page.count, len(page.data))
         if self._hooks.consume:
-            self._call_before_consume(connection, header, page)
+            self._call_before_consume(client, request, page)
+        broker_id = self._suggested(request, page) if self._reads.suggests else _MASTER
+        return PullOutcome(_SUCCESS, page, page.next_begin_offset, broker_id)
 
-    def _call_before_consume(self, connection: Connection, header: PullMessage, page: Page) -> None:
+    def _suggested(self, request: PullMessage, page: Page) -> int:
+        return self._reads.suggested(self._groups.find(request.consumer_group), page)
+
+    def _call_before_consume(self, client: Client, request: PullMessage, page: Page) -> None:
         self._hooks.before_consume(
             ConsumeContext(
-                consumer_group=header.consumer_group,
-                topic=header.topic,
-                queue_id=header.queue_id,
-                client_host=f"{connection.peer[0]}:{connection.peer[1]}",
+                consumer_group=request.consumer_group,
+                topic=request.topic,
+                queue_id=request.queue_id,
+                client_host=host_text(*client.peer),
                 store_host=self._store.settings.store_host,
                 count=page.count,
                 size=len(page.data),

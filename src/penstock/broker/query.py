@@ -1,4 +1,4 @@
-"""Queries: messages by key (request code 12) and by message id (33).
+"""Queries: messages by key and by message id.
 
 A key may have many candidates in the index, so the search runs in a thread, and the loop serves other requests
 meanwhile. There is only one such thread, so a client with many queries delays only other queries. A reply that would be
@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, NamedTuple
 
-from penstock.protocol import fields
-from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
-from penstock.protocol.command import Command
+from penstock.broker.core import Client, Operation
+from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.pull import QueryMessage, QueryMessageReply, ViewMessage
-from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
 from penstock.store.message_store import MessageStore
 
 _MAX_BYTES: Final = 8 << 20
 """Limit of one reply in bytes. Clients refuse frames of more than 16 MiB. One record is returned even if it is
 larger."""
+
+
+class FoundMessages(NamedTuple):
+    """The records with a key, oldest first, and how far the index reaches."""
+
+    records: list[bytes]
+    index_end: QueryMessageReply
+
+    @property
+    def code(self) -> ResponseCode:
+        return ResponseCode.SUCCESS if self.records else ResponseCode.QUERY_NOT_FOUND
 
 
 class MessageQueries:
@@ -32,28 +40,24 @@ class MessageQueries:
         self._thread = ThreadPoolExecutor(1, "penstock-query")
         self._stopped = False
 
-    def handlers(self) -> dict[RequestCode, Handler]:
-        return {RequestCode.QUERY_MESSAGE: self._by_key, RequestCode.VIEW_MESSAGE_BY_ID: self._by_id}
+    def operations(self) -> tuple[Operation, ...]:
+        return Operation("query", self.by_key), Operation("view", self.by_id)
 
     def stop(self) -> None:
         """Refuses further queries, and returns when the running query has ended. Any thread may call this."""
         self._stopped = True
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    async def _by_key(self, connection: Connection, command: Command) -> Command:
-        header = command.read(QueryMessage)
+    async def by_key(self, client: Client, request: QueryMessage) -> FoundMessages:
+        """Returns the messages with a key. Raises Refusal while the broker stops."""
         if self._stopped:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping; query another one")
-        records = await asyncio.get_running_loop().run_in_executor(self._thread, self._find, header)
-        ext = fields.write(self._index_end())
-        if not records:
-            why = "no such message in this time range, or not indexed yet"
-            return command.reply(ResponseCode.QUERY_NOT_FOUND, why, ext)
-        return command.reply(ResponseCode.SUCCESS, ext=ext, body=b"".join(records))
+        records = await asyncio.get_running_loop().run_in_executor(self._thread, self._find, request)
+        return FoundMessages(records, self._index_end())
 
-    def _find(self, header: QueryMessage) -> list[bytes]:
-        limit = None if header.unique_key else max(header.max_num, 1)
-        hits = self._store.query(header.topic, header.key, header.begin_timestamp, header.end_timestamp, limit)
+    def _find(self, request: QueryMessage) -> list[bytes]:
+        limit = None if request.unique_key else max(request.max_num, 1)
+        hits = self._store.query(request.topic, request.key, request.begin_timestamp, request.end_timestamp, limit)
         kept: list[bytes] = []
         size = 0
         for record in reversed(hits.records):
@@ -68,10 +72,10 @@ class MessageQueries:
         timestamp, offset = (0, 0) if index is None else index.newest
         return QueryMessageReply(index_last_update_timestamp=timestamp, index_last_update_phyoffset=offset)
 
-    def _by_id(self, connection: Connection, command: Command) -> Command:
-        offset = command.read(ViewMessage).offset
-        record = self._store.look_up(offset)
-        data = None if record is None else self._store.records.raw(offset, record.size)[0]
+    def by_id(self, client: Client, request: ViewMessage) -> bytes:
+        """Returns the record at a physical offset. Raises Refusal if there is none."""
+        record = self._store.look_up(request.offset)
+        data = None if record is None else self._store.records.raw(request.offset, record.size)[0]
         if data is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message at offset {offset}")
-        return command.reply(ResponseCode.SUCCESS, body=data)
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message at offset {request.offset}")
+        return data

@@ -1,4 +1,4 @@
-"""Queue locks for ordered consumption: request codes 41 and 42.
+"""Queue locks for ordered consumption.
 
 A lock gives a queue to one client of a group for 60 seconds. The client renews the lock by locking again. A lock
 survives the client's connection on purpose: a client that reconnects may still be processing messages, and no other
@@ -10,11 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from penstock.broker.core import Client, Operation
 from penstock.protocol.bodies.queues import LockBatchRequestBody, LockBatchResponseBody, MessageQueue
-from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.command import Command
-from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
 
 LOCK_SECONDS = 60.0
 
@@ -27,8 +24,8 @@ class QueueLocks:
         self._owners: dict[tuple[str, MessageQueue], tuple[str, float]] = {}
         """For each lock, the owner's client id and the time of expiry, in seconds of the clock."""
 
-    def handlers(self) -> dict[RequestCode, Handler]:
-        return {RequestCode.LOCK_BATCH_MQ: self._handle_lock, RequestCode.UNLOCK_BATCH_MQ: self._handle_unlock}
+    def operations(self) -> tuple[Operation, ...]:
+        return Operation("lock queues", self._lock), Operation("unlock queues", self._unlock)
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
         """Returns the id of the client that holds the lock now; None if there is none."""
@@ -53,12 +50,8 @@ class QueueLocks:
         now = self._clock()
         self._owners = {key: owner for key, owner in self._owners.items() if owner[1] > now}
 
-    def _handle_lock(self, connection: Connection, command: Command) -> Command:
-        request = LockBatchRequestBody.from_bytes(command.body)
-        held = self.lock(request.consumer_group, request.client_id, request.mq_set)
-        return command.reply(ResponseCode.SUCCESS, body=LockBatchResponseBody(locked=held).to_bytes())
+    def _lock(self, client: Client, request: LockBatchRequestBody) -> LockBatchResponseBody:
+        return LockBatchResponseBody(locked=self.lock(request.consumer_group, request.client_id, request.mq_set))
 
-    def _handle_unlock(self, connection: Connection, command: Command) -> Command:
-        request = LockBatchRequestBody.from_bytes(command.body)
+    def _unlock(self, client: Client, request: LockBatchRequestBody) -> None:
         self.unlock(request.consumer_group, request.client_id, request.mq_set)
-        return command.reply(ResponseCode.SUCCESS)

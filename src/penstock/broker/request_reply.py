@@ -1,7 +1,7 @@
-"""Request-reply messages between clients: request codes 324, 325 and 326.
+"""Request-reply messages between clients.
 
 A reply message names the requester's client id in its properties. The broker pushes the reply to the connection of the
-producer with that id (request code 326), and tells the sender whether it arrived. It also stores a copy in the
+producer with that id, and tells the sender whether it arrived. It also stores a copy in the
 cluster's reply topic, as a trace that no client reads.
 """
 
@@ -11,18 +11,15 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.consumers import ClientTable
-from penstock.broker.replies import PutReplies, host_text
+from penstock.broker.core import Client, ClientRequests, Operation, host_text
+from penstock.broker.outcomes import PutOutcomes, SendOutcome
 from penstock.broker.send import SendChecks
 from penstock.broker.settings import SettingsInForce
 from penstock.errors import PenstockError
 from penstock.format.constants import CLUSTER
 from penstock.format.properties import encode_properties, split_properties
-from penstock.protocol import fields
-from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
-from penstock.protocol.command import Command
-from penstock.protocol.headers.send import PushReply, SendMessage, SendMessageV2
-from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
+from penstock.protocol.codes import ResponseCode
+from penstock.protocol.headers.send import PushReply, SendMessage
 from penstock.store.message import Message
 from penstock.store.message_store import MessageStore
 
@@ -38,46 +35,35 @@ class RequestReply:
         self,
         store: MessageStore,
         clients: ClientTable,
+        requests: ClientRequests,
         checks: SendChecks,
         settings: SettingsInForce,
         clock: Callable[[], int],
     ) -> None:
         self._store = store
         self._clients = clients
+        self._requests = requests
         self._checks = checks
         self._settings = settings
         self._clock = clock
-        self._replies = PutReplies(store)
+        self._outcomes = PutOutcomes(store)
 
-    def handlers(self) -> dict[RequestCode, Handler]:
-        return {
-            RequestCode.SEND_REPLY_MESSAGE: lambda connection, command: self._forward(
-                connection, command, command.read(SendMessage)
-            ),
-            RequestCode.SEND_REPLY_MESSAGE_V2: lambda connection, command: self._forward(
-                connection, command, command.read(SendMessageV2)
-            ),
-        }
+    def operations(self) -> tuple[Operation, ...]:
+        return (Operation("send reply", self.forward, writes=True),)
 
-    async def _forward(self, connection: Connection, command: Command, header: SendMessage) -> Command:
-        settings = self._settings.now
-        ext = {"MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower()}
-        try:
-            topic = self._checks.topic_for(header)
-            self._checks.check_queue(header, max(topic.read_queue_nums, topic.write_queue_nums))
-            properties = split_properties(header.properties)
-            failure = await self._push(connection, command, header, properties)
-        except Refusal as refusal:
-            return command.reply(refusal.code, str(refusal), ext)
-        queue_id = max(0, header.queue_id)
-        ext |= {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
-        if settings.store_reply_message_enable:
-            ext |= self._store_copy(connection, command, header, queue_id, properties)
-        return command.reply(ResponseCode.SYSTEM_ERROR if failure else ResponseCode.SUCCESS, failure or None, ext)
+    async def forward(self, client: Client, request: SendMessage, body: bytes) -> SendOutcome:
+        """Forwards a reply message. The code of the outcome says whether it arrived. Raises Refusal."""
+        topic = self._checks.topic_for(request)
+        self._checks.check_queue(request, max(topic.read_queue_nums, topic.write_queue_nums))
+        properties = split_properties(request.properties)
+        failure = await self._push(client, request, body, properties)
+        code = ResponseCode.SYSTEM_ERROR if failure else ResponseCode.SUCCESS
+        outcome = SendOutcome(code, failure or None, "0", max(0, request.queue_id), 0)
+        if self._settings.now.store_reply_message_enable:
+            self._store_copy(client, request, body, properties, outcome)
+        return outcome
 
-    async def _push(
-        self, connection: Connection, command: Command, header: SendMessage, properties: dict[str, str]
-    ) -> str:
+    async def _push(self, client: Client, request: SendMessage, body: bytes, properties: dict[str, str]) -> str:
         """Pushes the reply to the requester. Returns why that failed; an empty string if it succeeded."""
         client_id = properties.get(REPLY_TO_CLIENT, "")
         if not client_id:
@@ -87,50 +73,46 @@ class RequestReply:
             return f"the requesting client '{client_id[:80]}' is not connected"
         properties[PUSH_REPLY_TIME] = str(self._clock())
         pushed = PushReply(
-            producer_group=header.producer_group,
-            topic=header.topic,
-            default_topic=header.default_topic,
-            default_topic_queue_nums=header.default_topic_queue_nums,
-            queue_id=header.queue_id,
-            sys_flag=header.sys_flag,
-            born_timestamp=header.born_timestamp,
-            flag=header.flag,
-            reconsume_times=header.reconsume_times,
-            unit_mode=header.unit_mode,
+            producer_group=request.producer_group,
+            topic=request.topic,
+            default_topic=request.default_topic,
+            default_topic_queue_nums=request.default_topic_queue_nums,
+            queue_id=request.queue_id,
+            sys_flag=request.sys_flag,
+            born_timestamp=request.born_timestamp,
+            flag=request.flag,
+            reconsume_times=request.reconsume_times,
+            unit_mode=request.unit_mode,
             properties=encode_properties(properties).decode("utf-8", "surrogateescape"),
-            born_host=host_text(*connection.peer),
+            born_host=host_text(*client.peer),
             store_host=self._store.settings.store_host,
             store_timestamp=self._clock(),
         )
-        request = Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields.write(pushed), command.body)
         try:
-            reply = await requester.connection.request(request, _PUSH_S)
+            answer = await self._requests.ask(requester.client, pushed, body, _PUSH_S)
         except PenstockError as error:
             return f"the reply did not reach the requesting client: {error}"
-        if reply.code != ResponseCode.SUCCESS:
-            return f"the requesting client refused the reply with {reply.code}: {reply.remark or 'no reason given'}"
+        if answer.code != ResponseCode.SUCCESS:
+            return f"the requesting client refused the reply with {answer.code}: {answer.remark or 'no reason given'}"
         return ""
 
     def _store_copy(
-        self, connection: Connection, command: Command, header: SendMessage, queue_id: int, properties: dict[str, str]
-    ) -> dict[str, str]:
+        self, client: Client, request: SendMessage, body: bytes, properties: dict[str, str], outcome: SendOutcome
+    ) -> None:
+        """Stores the copy, if that is possible, and puts its id and place into the outcome."""
         result = self._store.append(
             Message(
-                header.topic,
-                bytes(command.body),
+                request.topic,
+                body,
                 properties={**properties, CLUSTER: self._settings.now.broker_cluster_name},
-                queue_id=queue_id,
-                flag=header.flag,
-                sys_flag=header.sys_flag,
-                born_timestamp=header.born_timestamp,
-                born_host=host_text(*connection.peer),
-                reconsume_times=header.reconsume_times,
+                queue_id=outcome.queue_id,
+                flag=request.flag,
+                sys_flag=request.sys_flag,
+                born_timestamp=request.born_timestamp,
+                born_host=host_text(*client.peer),
+                reconsume_times=request.reconsume_times,
             )
         )
-        if not result.stored:
-            return {}
-        return {
-            "msgId": self._replies.msg_id(result.physical_offset),
-            "queueId": str(result.queue_id),
-            "queueOffset": str(result.queue_offset),
-        }
+        if result.stored:
+            outcome.msg_id = self._outcomes.msg_id(result.physical_offset)
+            outcome.queue_id, outcome.queue_offset = result.queue_id, result.queue_offset

@@ -1,7 +1,7 @@
-"""Sends: request codes 10, 310 and 320, from the request to the reply.
+"""Sends: the checks of a message or a batch, and its way into the store.
 
 A message is appended to the log on the loop's thread, which takes microseconds. Under SYNC_FLUSH or SYNC_MASTER the
-reply waits in `send_acks`.
+outcome waits in `send_acks`.
 
 A message to a topic that has passed all checks takes a fast path: its properties are stored as the text that the client
 sent, with `CLUSTER` appended. `_send_checked` is the slow path for every other message, and for one whose properties
@@ -18,10 +18,11 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.consumers import GroupTable
+from penstock.broker.core import Client, ClientHosts, Operation
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.message_hooks import Hooks, SendContext
-from penstock.broker.replies import STORED, PeerHosts, PutReplies, SendReplyFrames
-from penstock.broker.send_acks import PendingAcks
+from penstock.broker.outcomes import STORED, PutOutcomes, SendOutcome
+from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.broker.stats import MessageCounters
 from penstock.broker.topics import NOT_FOR_SENDING, UNIT, UNIT_SUBSCRIPTION, BrokerTopics, dead_letter_topic
@@ -34,14 +35,11 @@ from penstock.format.properties import encode_properties, join_properties, split
 from penstock.format.sys_flag import MULTI_TAGS
 from penstock.format.topics import check_topic
 from penstock.protocol.bodies.routes import PERM_WRITE
-from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
-from penstock.protocol.command import ONE_WAY, RESPONSE, Command
-from penstock.protocol.headers.send import SendMessage, SendMessageV2
-from penstock.protocol.versions import V3_4_9
-from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
+from penstock.protocol.codes import Refusal, ResponseCode
+from penstock.protocol.headers.send import SendMessage
 from penstock.store.message import Message, PutStatus
 from penstock.store.message_store import MessageStore
+from penstock.store.role import Role
 
 # -- properties ----------------------------------------------------------------------------------------------
 
@@ -86,9 +84,9 @@ class SendChecks:
         self._settings = settings
         self._clock = clock
 
-    def topic_for(self, header: SendMessage) -> TopicConfig:
+    def topic_for(self, request: SendMessage) -> TopicConfig:
         """Returns the topic that a send names, created if it is new. Raises Refusal if the send is not allowed."""
-        settings, name = self._settings.now, header.topic
+        settings, name = self._settings.now, request.topic
         if self._clock() < settings.start_accept_send_request_time_stamp:
             why = "this broker does not accept messages yet (startAcceptSendRequestTimeStamp)"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
@@ -102,43 +100,41 @@ class SendChecks:
             raise Refusal(
                 ResponseCode.NO_PERMISSION, f"topic '{name}' is reserved for the broker; clients cannot send to it"
             )
-        topic = self._topics.find(name) or self._create(header)
+        topic = self._topics.find(name) or self._create(request)
         if not topic.perm & PERM_WRITE:
             raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{name}' is not writable")
         return topic
 
-    def check_queue(self, header: SendMessage, queues: int) -> None:
+    def check_queue(self, request: SendMessage, queues: int) -> None:
         """Raises Refusal if the topic, which has `queues` queues, lacks the queue that the send names."""
-        if header.queue_id >= queues:
-            why = f"topic '{header.topic}' has {queues} queues, and no queue {header.queue_id}"
+        if request.queue_id >= queues:
+            why = f"topic '{request.topic}' has {queues} queues, and no queue {request.queue_id}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
 
-    def _create(self, header: SendMessage) -> TopicConfig:
-        is_retry = header.topic.startswith(RETRY_PREFIX)
-        flag = 0 if not header.unit_mode else UNIT_SUBSCRIPTION if is_retry else UNIT
+    def _create(self, request: SendMessage) -> TopicConfig:
+        is_retry = request.topic.startswith(RETRY_PREFIX)
+        flag = 0 if not request.unit_mode else UNIT_SUBSCRIPTION if is_retry else UNIT
         if is_retry:
-            created = self._topics.create_for_send_back(header.topic, 1, sys_flag=flag)
+            created = self._topics.create_for_send_back(request.topic, 1, sys_flag=flag)
         else:
-            queues = header.default_topic_queue_nums
-            created = self._topics.create_on_send(header.topic, header.default_topic, queues, flag)
+            queues = request.default_topic_queue_nums
+            created = self._topics.create_on_send(request.topic, request.default_topic, queues, flag)
         if created is None:
-            why = f"topic '{header.topic}' does not exist, and a send may not create it; create it first"
+            why = f"topic '{request.topic}' does not exist, and a send may not create it; create it first"
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, why)
         return created
 
-    def dead_letter_for(self, header: SendMessage, version: int) -> TopicConfig | None:
+    def dead_letter_for(self, request: SendMessage) -> TopicConfig | None:
         """Returns the group's dead letter topic if a message to a retry topic has used up its retries; otherwise None.
 
         Applies to retries that a client sends itself. The group is that of the retry topic. Raises Refusal.
         """
-        name = header.topic.removeprefix(RETRY_PREFIX)
+        name = request.topic.removeprefix(RETRY_PREFIX)
         group = self._groups.find_or_create(name)
         if group is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group '{name}' does not exist")
-        max_times = group.retry_max_times
-        if version >= V3_4_9 and header.max_reconsume_times is not None:
-            max_times = header.max_reconsume_times
-        if header.reconsume_times < max_times:
+        max_times = group.retry_max_times if request.max_reconsume_times is None else request.max_reconsume_times
+        if request.reconsume_times < max_times:
             return None
         return make_dead_letter_topic(self._topics, name)
 
@@ -159,23 +155,23 @@ _NOT_IN_A_BATCH = (f"{DELAY}\x01".encode(), f"{TRAN_MSG}\x01".encode())
 
 
 def batch_messages(
-    header: SendMessage, body: bytes, *, queue_id: int, sys_flag: int, born_host: str, cluster: str, max_size: int
+    request: SendMessage, body: bytes, *, queue_id: int, sys_flag: int, born_host: str, cluster: str, max_size: int
 ) -> list[Message]:
     """Returns one message per item of the batch `body`, in order. Raises BadMessage.
 
-    All messages get the topic, the born time and the retry count of `header`.
+    All messages get the topic, the born time and the retry count of `request`.
     """
-    if header.topic.startswith(RETRY_PREFIX):
+    if request.topic.startswith(RETRY_PREFIX):
         raise BadMessage("a batch cannot be sent to a retry topic")
     if len(body) > max_size:
         raise BadMessage(f"a batch of {len(body)} bytes is too long; {max_size} are allowed (maxMessageSize)")
-    common = encode_properties({**_common(header), CLUSTER: cluster})
+    common = encode_properties({**_common(request), CLUSTER: cluster})
     items = None
     if not any(name in body for name in _NOT_IN_A_BATCH):
         items = kernels.split_batch(body, common)
     if items is None:
         items = _checked_items(body, common)
-    topic, born_timestamp, reconsume_times = header.topic, header.born_timestamp, header.reconsume_times
+    topic, born_timestamp, reconsume_times = request.topic, request.born_timestamp, request.reconsume_times
     return [
         Message(
             topic,
@@ -214,9 +210,9 @@ def _checked_items(body: bytes, common: bytes) -> list[tuple[int, bytes, str]]:
     ]
 
 
-def _common(header: SendMessage) -> dict[str, str]:
-    """Returns the properties that every message of a batch gets from the batch's header. Raises BadMessage."""
-    properties = split_properties(header.properties)
+def _common(request: SendMessage) -> dict[str, str]:
+    """Returns the properties that every message of a batch gets from the batch's request. Raises BadMessage."""
+    properties = split_properties(request.properties)
     properties.pop(WAIT, None)
     if int_of(properties.pop(DELAY, "0")) > 0:
         raise BadMessage("a batch cannot be delayed")
@@ -245,6 +241,9 @@ HalfMessage = Callable[[Message], Message]
 """Turns a transactional message into the half message that is stored in its place. The message's properties must be a
 dict."""
 _MULTI_TAG = "MULTI_TAG"
+_BLANK: Final = SendOutcome()
+_SUCCESS: Final = ResponseCode.SUCCESS  # each look-up in an enum costs as much as the outcome itself
+_PUT_OK: Final = PutStatus.PUT_OK
 
 
 class Sends:
@@ -271,168 +270,157 @@ class Sends:
         self._counters = counters
         self._make_half = make_half
         self._must_wait = acks.is_needed
-        self._replies = PutReplies(store)
-        self._hosts = PeerHosts()
+        self._outcomes = PutOutcomes(store)
+        self._hosts = ClientHosts()
         self._plain: dict[str, int] = {}
         """The topics that have passed all checks, with their number of queues. Emptied when topics or settings
         change."""
         topics.on_change.append(self._plain.clear)
         settings.on_change.append(self._on_settings)
         self._on_settings(settings.now)
+        store.on_role_change(self._on_role)
 
-    def handlers(self) -> dict[RequestCode, Handler]:
-        return {
-            RequestCode.SEND_MESSAGE: self._send_v1,
-            RequestCode.SEND_MESSAGE_V2: self._send_v2,
-            RequestCode.SEND_BATCH_MESSAGE: self._send_v2,
-        }
+    def operations(self) -> tuple[Operation, ...]:
+        return (Operation("send", self.send, writes=True),)
+
+    def _on_role(self, role: Role) -> None:
+        self._must_wait = self._acks.is_needed
 
     def _on_settings(self, settings: BrokerSettings) -> None:
         self._plain.clear()
         self._cluster = settings.broker_cluster_name
         self._suffix = f"{CLUSTER}\x01{self._cluster}"
-        self._common_ext = {"MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower()}
-        self._frames = SendReplyFrames(self._common_ext)
 
-    def _send_v1(self, connection: Connection, command: Command) -> Command | bytes | None:
-        return self._send(connection, command, command.read(SendMessage))
+    def send(
+        self, client: Client, request: SendMessage, body: bytes, answered: bool = True
+    ) -> SendOutcome | PendingAck:
+        """Stores a message, or a batch. Raises Refusal.
 
-    def _send_v2(self, connection: Connection, command: Command) -> Command | bytes | None:
-        return self._send(connection, command, command.read(SendMessageV2))
-
-    def _send(self, connection: Connection, command: Command, header: SendMessage) -> Command | bytes | None:
-        topic = header.topic
+        If the client gets an answer, the outcome waits until the message is safe. Otherwise it may be blank.
+        """
+        topic = request.topic
         queues = self._plain.get(topic)
-        if queues is None or not 0 <= header.queue_id < queues or self._hooks.send:
-            return self._send_checked(connection, command, header)
-        if header.batch:
-            return self._send_batch(connection, command, header)
-        text = plain_text(header.properties, self._suffix)
+        if queues is None or not 0 <= request.queue_id < queues or self._hooks.send:
+            return self._send_checked(client, request, body, answered)
+        if self._must_wait:
+            self._acks.check(client)
+        if request.batch:
+            return self._put_batch(client, request, body, request.queue_id, request.sys_flag, answered)
+        text = plain_text(request.properties, self._suffix)
         if text is None:
-            return self._send_checked(connection, command, header)
-        if self._must_wait and self._acks.has_too_many(connection):
-            return self._too_many(command)
-        body = command.body
+            return self._send_checked(client, request, body, answered)
         message = Message(
             topic,
-            body,  # type: ignore[arg-type]  # a request's body is bytes
+            body,
             (),
             "",
             None,
-            header.queue_id,
+            request.queue_id,
             0,
-            header.flag,
-            header.sys_flag,
-            header.born_timestamp,
-            self._hosts[connection],
+            request.flag,
+            request.sys_flag,
+            request.born_timestamp,
+            self._hosts[client],
             "",
-            header.reconsume_times,
+            request.reconsume_times,
             0,
             True,
             text,
         )
         result = self._store.append(message)
-        if result.status is not PutStatus.PUT_OK:
-            return self._replies.refused(command, result, self._common_ext)
+        if result.status is not _PUT_OK:
+            raise self._outcomes.refusal(result)
+        queue_id = result.queue_id
         self._counters.count_sent(topic, 1, result.size)
-        if self._must_wait and not command.flag & ONE_WAY:  # the message goes to slaves before it goes to held pulls
-            msg_id = self._replies.msg_id(result.physical_offset)
-            reply = self._success(command, msg_id, result.queue_id, result.queue_offset)
-            self._acks.add(connection, result.end_offset, reply)
-            self._held.on_stored(topic, result.queue_id)
-            return None
-        self._held.on_stored(topic, result.queue_id)
-        if command.flag & ONE_WAY:
-            return None
-        msg_id = self._replies.msg_id(result.physical_offset)
-        if command.binary:
-            return self._success(command, msg_id, result.queue_id, result.queue_offset)
-        return self._frames.frame(command.opaque, msg_id, result.queue_id, result.queue_offset)
-
-    def _send_batch(self, connection: Connection, command: Command, header: SendMessage) -> Command | bytes | None:
-        """Stores a batch for a topic that has passed all checks."""
-        if self._must_wait and self._acks.has_too_many(connection):
-            return self._too_many(command)
-        try:
-            reply, end_offset = self._put_batch(connection, command, header, header.queue_id, header.sys_flag)
-        except BadMessage as error:
-            reply, end_offset = command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error), self._common_ext), 0
-        return self._reply_or_hold(connection, command, reply, end_offset)
+        if not answered:
+            self._held.on_stored(topic, queue_id)
+            return _BLANK
+        msg_id = self._outcomes.msg_id(result.physical_offset)
+        outcome = SendOutcome(_SUCCESS, None, msg_id, queue_id, result.queue_offset)
+        if self._must_wait:  # the message goes to slaves before it goes to held pulls
+            pending = self._acks.when_safe(client, result.end_offset, outcome)
+            self._held.on_stored(topic, queue_id)
+            return pending
+        self._held.on_stored(topic, queue_id)
+        return outcome
 
     # -- with all checks -------------------------------------------------------------------------------------
 
-    def _send_checked(self, connection: Connection, command: Command, header: SendMessage) -> Command | None:
+    def _send_checked(
+        self, client: Client, request: SendMessage, body: bytes, answered: bool
+    ) -> SendOutcome | PendingAck:
         started = time.perf_counter()
-        context: SendContext | None = None
-        end_offset = 0
+        topic = self._checks.topic_for(request)
+        queues = max(topic.read_queue_nums, topic.write_queue_nums)
+        self._checks.check_queue(request, queues)
+        if self._must_wait:
+            self._acks.check(client)
+        if topic.filter_type != _MULTI_TAG and not topic.name.startswith(RETRY_PREFIX):
+            self._plain[topic.name] = queues
+        queue_id = request.queue_id if request.queue_id >= 0 else random.randrange(max(1, topic.write_queue_nums))
+        if not self._hooks.send:
+            return self._put(client, request, body, topic, queue_id, answered)
+        context = self._context(client, request, body, queue_id)
         try:
-            topic = self._checks.topic_for(header)
-            queues = max(topic.read_queue_nums, topic.write_queue_nums)
-            self._checks.check_queue(header, queues)
-            if self._must_wait and self._acks.has_too_many(connection):
-                return self._too_many(command)
-            if topic.filter_type != _MULTI_TAG and not topic.name.startswith(RETRY_PREFIX):
-                self._plain[topic.name] = queues
-            queue_id = header.queue_id if header.queue_id >= 0 else random.randrange(max(1, topic.write_queue_nums))
-            if self._hooks.send:
-                context = self._context(connection, command, header, queue_id)
-                self._hooks.before_send(context)
-            if header.batch:
-                sys_flag = header.sys_flag | (MULTI_TAGS if topic.filter_type == _MULTI_TAG else 0)
-                reply, end_offset = self._put_batch(connection, command, header, queue_id, sys_flag)
-            else:
-                message = self._message(connection, command, header, topic, queue_id)
-                shown = queue_id if message.topic == HALF_TOPIC else message.queue_id
-                reply, end_offset = self._put(command, message, shown)
+            self._hooks.before_send(context)
+            outcome = self._put(client, request, body, topic, queue_id, answered)
         except Refusal as refusal:
-            reply = command.reply(refusal.code, str(refusal), self._common_ext)
-        except BadMessage as error:
-            reply = command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error), self._common_ext)
-        if context is not None:
-            context.took_ms = (time.perf_counter() - started) * 1000
-            self._call_after_send(context, reply)
-        return self._reply_or_hold(connection, command, reply, end_offset)
+            self._call_after_send(context, started, SendOutcome(refusal.code, str(refusal), queue_offset=-1))
+            raise
+        self._call_after_send(context, started, outcome.outcome if isinstance(outcome, PendingAck) else outcome)
+        return outcome
 
-    def _reply_or_hold(
-        self, connection: Connection, command: Command, reply: Command, end_offset: int
-    ) -> Command | None:
-        """Returns the reply; or None if it waits in `send_acks`, or if the request is one-way."""
-        if command.flag & ONE_WAY:
-            return None
-        if self._must_wait and end_offset:
-            self._acks.add(connection, end_offset, reply)
-            return None
-        return reply
+    def _put(
+        self, client: Client, request: SendMessage, body: bytes, topic: TopicConfig, queue_id: int, answered: bool
+    ) -> SendOutcome | PendingAck:
+        """Stores a message or a batch for a topic, and a queue of it. Raises Refusal."""
+        sys_flag = request.sys_flag | (MULTI_TAGS if topic.filter_type == _MULTI_TAG else 0)
+        if request.batch:
+            return self._put_batch(client, request, body, queue_id, sys_flag, answered)
+        try:
+            message = self._message(client, request, body, topic.name, queue_id, sys_flag)
+        except BadMessage as error:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+        result = self._store.append(message)
+        if result.status not in STORED:
+            raise self._outcomes.refusal(result)
+        self._counters.count_sent(message.topic, 1, result.size)
+        self._held.on_stored(message.topic, message.queue_id)
+        shown = queue_id if message.topic == HALF_TOPIC else message.queue_id
+        msg_id = self._outcomes.msg_id(result.physical_offset)
+        outcome = SendOutcome(_SUCCESS, None, msg_id, shown, result.queue_offset)
+        if not (answered and message.wait):
+            return outcome
+        return self._acks.when_safe(client, result.end_offset, outcome)
 
     def _message(
-        self, connection: Connection, command: Command, header: SendMessage, topic: TopicConfig, queue_id: int
+        self, client: Client, request: SendMessage, body: bytes, name: str, queue_id: int, sys_flag: int
     ) -> Message:
-        """Builds the message to store on the slow path. Raises Refusal.
+        """Builds the message to store on the slow path. Raises Refusal or BadMessage.
 
         Handles retries, dead letters, `WAIT` and half messages.
         """
-        properties = split_properties(header.properties)
-        name = topic.name
+        properties = split_properties(request.properties)
         if name.startswith(RETRY_PREFIX):
-            dead_letter = self._checks.dead_letter_for(header, command.version)
+            dead_letter = self._checks.dead_letter_for(request)
             if dead_letter is not None:
                 name, queue_id = dead_letter.name, 0
                 properties.pop(DELAY, None)
         waits = properties.pop(WAIT, "true").lower() == "true"
         message = Message(
             name,
-            bytes(command.body),
+            body,
             properties={**properties, CLUSTER: self._cluster},
             queue_id=queue_id,
-            flag=header.flag,
-            sys_flag=header.sys_flag | (MULTI_TAGS if topic.filter_type == _MULTI_TAG else 0),
-            born_timestamp=header.born_timestamp,
-            born_host=self._hosts[connection],
-            reconsume_times=header.reconsume_times,
+            flag=request.flag,
+            sys_flag=sys_flag,
+            born_timestamp=request.born_timestamp,
+            born_host=self._hosts[client],
+            reconsume_times=request.reconsume_times,
             wait=waits,
         )
         is_half = properties.get(TRAN_MSG, "").lower() == "true"
-        if is_half and not (header.reconsume_times > 0 and int_of(properties.get(DELAY, "0")) > 0):
+        if is_half and not (request.reconsume_times > 0 and int_of(properties.get(DELAY, "0")) > 0):
             return self._half(message)
         return message
 
@@ -442,67 +430,48 @@ class Sends:
             raise Refusal(ResponseCode.NO_PERMISSION, why)
         return self._make_half(message)
 
-    def _put(self, command: Command, message: Message, queue_id: int) -> tuple[Command, int]:
-        """Stores a message. Returns the reply, which names `queue_id`, and the log offset that the reply must wait for.
-
-        The offset is 0 if the reply need not wait.
-        """
-        result = self._store.append(message)
-        if result.status not in STORED:
-            return self._replies.refused(command, result, self._common_ext), 0
-        self._counters.count_sent(message.topic, 1, result.size)
-        self._held.on_stored(message.topic, message.queue_id)
-        reply = self._success(command, self._replies.msg_id(result.physical_offset), queue_id, result.queue_offset)
-        return reply, result.end_offset if message.wait else 0
-
     def _put_batch(
-        self, connection: Connection, command: Command, header: SendMessage, queue_id: int, sys_flag: int
-    ) -> tuple[Command, int]:
-        messages = batch_messages(
-            header,
-            bytes(command.body),
-            queue_id=queue_id,
-            sys_flag=sys_flag,
-            born_host=self._hosts[connection],
-            cluster=self._cluster,
-            max_size=self._store.settings.max_message_size,
-        )
+        self, client: Client, request: SendMessage, body: bytes, queue_id: int, sys_flag: int, answered: bool
+    ) -> SendOutcome | PendingAck:
+        try:
+            messages = batch_messages(
+                request,
+                body,
+                queue_id=queue_id,
+                sys_flag=sys_flag,
+                born_host=self._hosts[client],
+                cluster=self._cluster,
+                max_size=self._store.settings.max_message_size,
+            )
+        except BadMessage as error:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         batch = self._store.append_many(messages)
         if batch.status not in STORED:
-            return self._replies.refused(command, batch, self._common_ext), 0
+            raise self._outcomes.refusal(batch)
         results = batch.results
-        self._counters.count_sent(header.topic, len(results), results[-1].end_offset - results[0].physical_offset)
-        self._held.on_stored(header.topic, queue_id)
-        ids = self._replies.msg_ids([result.physical_offset for result in results])
-        return self._success(command, ids, queue_id, results[0].queue_offset), results[-1].end_offset
+        self._counters.count_sent(request.topic, len(results), results[-1].end_offset - results[0].physical_offset)
+        self._held.on_stored(request.topic, queue_id)
+        ids = self._outcomes.msg_ids([result.physical_offset for result in results])
+        outcome = SendOutcome(_SUCCESS, None, ids, queue_id, results[0].queue_offset)
+        return self._acks.when_safe(client, results[-1].end_offset, outcome) if answered else outcome
 
-    # -- answering -------------------------------------------------------------------------------------------
-
-    def _success(self, command: Command, msg_id: str, queue_id: int, queue_offset: int) -> Command:
-        ext = {"msgId": msg_id, "queueId": str(queue_id), "queueOffset": str(queue_offset), **self._common_ext}
-        return Command(ResponseCode.SUCCESS, ext, b"", command.opaque, RESPONSE, None, binary=command.binary)
-
-    def _too_many(self, command: Command) -> Command:
-        why = "too many sends of this connection wait for the disk (maxUnflushedSends); wait for their replies"
-        return command.reply(ResponseCode.SYSTEM_BUSY, why, self._common_ext)
-
-    def _context(self, connection: Connection, command: Command, header: SendMessage, queue_id: int) -> SendContext:
+    def _context(self, client: Client, request: SendMessage, body: bytes, queue_id: int) -> SendContext:
         return SendContext(
-            producer_group=header.producer_group,
-            topic=header.topic,
+            producer_group=request.producer_group,
+            topic=request.topic,
             queue_id=queue_id,
-            property_text=header.properties,
-            body_size=len(command.body),
-            born_host=self._hosts[connection],
-            born_timestamp=header.born_timestamp,
+            property_text=request.properties,
+            body_size=len(body),
+            born_host=self._hosts[client],
+            born_timestamp=request.born_timestamp,
             store_host=self._store.settings.store_host,
             region=self._settings.now.region_id,
             request_timestamp=time.time_ns() // 1_000_000,
-            batch=header.batch,
+            batch=request.batch,
         )
 
-    def _call_after_send(self, context: SendContext, reply: Command) -> None:
-        context.code, context.remark = reply.code, reply.remark
-        context.msg_id = reply.ext.get("msgId", "")
-        context.queue_offset = int(reply.ext.get("queueOffset", "-1"))
+    def _call_after_send(self, context: SendContext, started: float, outcome: SendOutcome) -> None:
+        context.took_ms = (time.perf_counter() - started) * 1000
+        context.code, context.remark = outcome.code, outcome.remark
+        context.msg_id, context.queue_offset = outcome.msg_id, outcome.queue_offset
         self._hooks.after_send(context)

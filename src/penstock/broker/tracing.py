@@ -1,28 +1,24 @@
 """Tracing: an OpenTelemetry span for each send, pull and query, if spans are recorded; see `penstock.telemetry`.
 
-A broker calls `start_tracing` once. If no tracer is configured, it returns None, and no handler is wrapped. Otherwise
-the handlers are wrapped. The span of a send is a child of the trace that its message names (property `traceparent`). If
-the send waits for the disk or a slave, its span ends with the reply. If a pull is held, its span ends when the pull
-begins to wait, with the attribute `penstock.held`. Names follow OpenTelemetry's conventions for messaging where there
-is one. Use everything here from the thread of the broker's loop only.
+A broker calls `start_tracing` once. If no tracer is configured, it returns None, and no operation is wrapped. Otherwise
+the tracing is a guard of the broker's core. The span of a send is a child of the trace that its message names (property
+`traceparent`). If the send waits for the disk or a slave, its span ends with the outcome. If a pull is held, its span
+ends when the pull begins to wait, with the attribute `penstock.held`. Names follow OpenTelemetry's conventions for
+messaging where there is one. Use everything here from the thread of the broker's loop only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.broker.send_acks import PendingAck, PendingAcks
-from penstock.broker.settings import SettingsInForce
-from penstock.errors import PenstockError
+from penstock.broker.core import Call, Client, Deferred, Operation
 from penstock.format.properties import split_properties
-from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
-from penstock.protocol.command import Command
+from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.pull import PullMessage, QueryMessage, ViewMessage
-from penstock.protocol.headers.send import SendMessage, SendMessageV2
-from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Result
-from penstock.store.message_store import MessageStore
+from penstock.protocol.headers.send import SendMessage
 from penstock.telemetry import TRACE_PROPERTIES, context_of, find_tracer
 
 if TYPE_CHECKING:
@@ -46,7 +42,6 @@ _NOT_ERRORS: Final = frozenset(
 class _About(NamedTuple):
     """The parts of a request that its span shows."""
 
-    operation: str
     topic: str
     attributes: dict[str, str | int]
     properties: str = ""
@@ -59,169 +54,122 @@ def start_tracing() -> Tracing | None:
 
 
 class Tracing:
-    """The spans of one broker."""
+    """The spans of one broker. An instance is a guard of its core."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._open: Span | None = None
-        """The span of the request that is being handled, until `detach` or the end of the handler."""
 
-    def pending_acks(self, store: MessageStore, settings: SettingsInForce) -> PendingAcks:
-        return _TracedAcks(self, store, settings)
+    def __call__(self, operation: Operation) -> Call:
+        """Returns the call of an operation, wrapped in a span if it is a send, a pull or a query."""
+        describe, call = _DESCRIBE.get(operation.name), operation.call
+        if describe is None:
+            return call
 
-    def wrap(self, handlers: dict[int, Handler]) -> None:
-        """Wraps the handlers of sends, pulls and queries in spans."""
-        for code, read in _READ.items():
-            if code in handlers:
-                handlers[code] = self._traced(handlers[code], read)
-
-    def detach(self) -> Span | None:
-        """Returns the span of the request that is being handled, if any. The caller must end it."""
-        span, self._open = self._open, None
-        return span
-
-    def _traced(self, handler: Handler, read: Callable[[Command], _About]) -> Handler:
-        def traced(connection: Connection, command: Command) -> Result:
-            span = self._open = self._begin(connection, command, read)
+        def traced(client: Client, request: Any, *rest: Any) -> Any:
+            span = self._begin(client, operation.name, describe(request, *rest))
             try:
-                result = handler(connection, command)
+                outcome = call(client, request, *rest)
             except Exception as error:
-                fail(span, error)
+                end(span, error)
                 raise
-            finally:
-                is_detached, self._open = self._open is None, None
-            if result is None:
-                if not is_detached:
-                    if not command.is_oneway:
-                        span.set_attribute("penstock.held", True)
-                    end(span)
-            elif isinstance(result, Command | bytes | tuple):
-                end(span, result if isinstance(result, Command) else None)
-            else:
-                return _awaited(result, span)
-            return result
+            if isawaitable(outcome):
+                return _awaited(span, outcome, operation)
+            _finish(span, outcome, operation)
+            return outcome
 
         return traced
 
-    def _begin(self, connection: Connection, command: Command, read: Callable[[Command], _About]) -> Span:
+    def _begin(self, client: Client, operation: str, about: _About) -> Span:
         from opentelemetry.trace import SpanKind
 
-        try:
-            about = read(command)
-        except PenstockError:  # the handler will report this error
-            about = _About("request", "", {})
         parent = None
         if any(name in about.properties for name in TRACE_PROPERTIES):
             parent = context_of(split_properties(about.properties))
         attributes: dict[str, str | int] = {
             "messaging.system": "rocketmq",
-            "messaging.operation.name": about.operation,
-            "client.address": connection.peer[0],
+            "messaging.operation.name": operation,
+            "client.address": client.peer[0],
             **about.attributes,
         }
         if about.topic:
             attributes["messaging.destination.name"] = about.topic
-        name = f"{about.operation} {about.topic}".rstrip()
-        return self._tracer.start_span(name, parent, SpanKind.SERVER, attributes)
+        return self._tracer.start_span(f"{operation} {about.topic}".rstrip(), parent, SpanKind.SERVER, attributes)
 
 
-class _TracedAcks(PendingAcks):
-    """Pending acks that end the span of each send with its reply."""
-
-    def __init__(self, tracing: Tracing, store: MessageStore, settings: SettingsInForce) -> None:
-        super().__init__(store, settings)
-        self._tracing = tracing
-        self._spans: dict[int, Span] = {}
-        """Open spans by the `id` of the pending reply."""
-
-    def add(self, connection: Connection, end_offset: int, reply: Command) -> None:
-        span, before = self._tracing.detach(), len(self)
-        super().add(connection, end_offset, reply)
-        if span is not None and len(self) > before:
-            self._spans[id(reply)] = span
-        elif span is not None:  # the reply was sent at once
-            end(span, reply)
-
-    def _answer(self, pending: PendingAck) -> None:
-        super()._answer(pending)
-        span = self._spans.pop(id(pending.reply), None)
-        if span is not None:
-            end(span, pending.reply)
-
-
-def end(span: Span, reply: Command | None = None) -> None:
-    """Ends a span with the reply's code. Without a reply, the span counts as a success."""
-    if reply is not None:
-        span.set_attribute("penstock.response_code", int(reply.code))
-        if reply.code not in _NOT_ERRORS:
-            from opentelemetry.trace import Status, StatusCode
-
-            span.set_attribute("error.type", _name(reply.code))
-            span.set_status(Status(StatusCode.ERROR, reply.remark))
+def end(span: Span, outcome: Any) -> None:
+    """Ends a span with the code of an outcome, or with an error. An outcome without a code is a success."""
+    if not isinstance(outcome, Exception):
+        code = getattr(outcome, "code", ResponseCode.SUCCESS)
+        span.set_attribute("penstock.response_code", int(code))
+        if code not in _NOT_ERRORS:
+            _set_error(span, code.name, outcome.remark)
+    else:
+        name = outcome.code.name if isinstance(outcome, Refusal) else type(outcome).__name__
+        _set_error(span, name, str(outcome))
     span.end()
 
 
-def fail(span: Span, error: BaseException) -> None:
-    """Ends a span with an error."""
+def _set_error(span: Span, name: str, why: str | None) -> None:
     from opentelemetry.trace import Status, StatusCode
 
-    span.set_attribute("error.type", _name(error.code) if isinstance(error, Refusal) else type(error).__name__)
-    span.set_status(Status(StatusCode.ERROR, str(error)))
-    span.end()
+    span.set_attribute("error.type", name)
+    span.set_status(Status(StatusCode.ERROR, why))
 
 
-async def _awaited(result: Awaitable[Command | None], span: Span) -> Command | None:
+def _finish(span: Span, outcome: Any, operation: Operation) -> None:
+    """Ends a span with its outcome; that of a send which waits, later; that of a held pull at once."""
+    if not isinstance(outcome, Deferred):
+        end(span, outcome)
+    elif operation.writes:
+        outcome.then(partial(end, span))
+    else:
+        span.set_attribute("penstock.held", True)
+        span.end()
+
+
+async def _awaited(span: Span, outcome: Awaitable[Any], operation: Operation) -> Any:
     try:
-        reply = await result
-    except BaseException as error:
-        fail(span, error)
+        found = await outcome
+    except Exception as error:
+        end(span, error)
         raise
-    end(span, reply)
-    return reply
+    except BaseException:  # the server stops
+        span.end()
+        raise
+    _finish(span, found, operation)
+    return found
 
 
-def _name(code: int) -> str:
-    try:
-        return ResponseCode(code).name
-    except ValueError:
-        return str(code)
-
-
-def _sent(command: Command, kind: type[SendMessage]) -> _About:
-    header = command.read(kind)
+def _sent(request: SendMessage, body: bytes, *_: bool) -> _About:
     attributes: dict[str, str | int] = {
         "messaging.operation.type": "send",
-        "messaging.destination.partition.id": str(header.queue_id),
-        "messaging.message.body.size": len(command.body),
+        "messaging.destination.partition.id": str(request.queue_id),
+        "messaging.message.body.size": len(body),
     }
-    return _About("send", header.topic, attributes, header.properties)
+    return _About(request.topic, attributes, request.properties)
 
 
-def _pulled(command: Command) -> _About:
-    header = command.read(PullMessage)
+def _pulled(request: PullMessage) -> _About:
     attributes: dict[str, str | int] = {
         "messaging.operation.type": "receive",
-        "messaging.destination.partition.id": str(header.queue_id),
-        "messaging.consumer.group.name": header.consumer_group,
-        "penstock.queue_offset": header.queue_offset,
+        "messaging.destination.partition.id": str(request.queue_id),
+        "messaging.consumer.group.name": request.consumer_group,
+        "penstock.queue_offset": request.queue_offset,
     }
-    return _About("pull", header.topic, attributes)
+    return _About(request.topic, attributes)
 
 
-def _queried(command: Command) -> _About:
-    return _About("query", command.read(QueryMessage).topic, {})
+def _queried(request: QueryMessage) -> _About:
+    return _About(request.topic, {})
 
 
-def _viewed(command: Command) -> _About:
-    return _About("view", "", {"penstock.physical_offset": command.read(ViewMessage).offset})
+def _viewed(request: ViewMessage) -> _About:
+    return _About("", {"penstock.physical_offset": request.offset})
 
 
-_READ: Final[dict[RequestCode, Callable[[Command], _About]]] = {
-    RequestCode.SEND_MESSAGE: lambda command: _sent(command, SendMessage),
-    RequestCode.SEND_MESSAGE_V2: lambda command: _sent(command, SendMessageV2),
-    RequestCode.SEND_BATCH_MESSAGE: lambda command: _sent(command, SendMessageV2),
-    RequestCode.PULL_MESSAGE: _pulled,
-    RequestCode.LITE_PULL_MESSAGE: _pulled,
-    RequestCode.QUERY_MESSAGE: _queried,
-    RequestCode.VIEW_MESSAGE_BY_ID: _viewed,
+_DESCRIBE: Final[dict[str, Callable[..., _About]]] = {
+    "send": _sent,
+    "pull": _pulled,
+    "query": _queried,
+    "view": _viewed,
 }

@@ -1,4 +1,4 @@
-"""Transactions: half messages, their end (request codes 37 and 323), and checks with producers (39).
+"""Transactions: half messages, their end, and checks with producers.
 
 A half message lies in RMQ_SYS_TRANS_HALF_TOPIC, hidden from consumers. Its properties REAL_TOPIC and REAL_QID name its
 real topic and queue. A commit stores the message in its real topic. Commit and rollback both store a done mark, a
@@ -10,7 +10,7 @@ lost.
 messages from the position where the last round stopped. If a half message is old enough, the broker stores a copy with
 an incremented TRANSACTION_CHECK_TIMES, marks the old one, and asks the producer about the copy. So the position can
 advance. After `transactionCheckMax` checks, or when it is older than log files are kept, the half message moves to
-TRANS_CHECK_MAX_TIME_TOPIC. There an administrator can find it and restart its checks (request code 323).
+TRANS_CHECK_MAX_TIME_TOPIC. There an administrator can find it and restart its checks.
 
 A message may delay its first check (CHECK_IMMUNITY_TIME_IN_SECONDS). Later half messages are checked meanwhile, but the
 saved position stays at the delayed one, and the marks of later half messages stay in memory: about 100 bytes for each
@@ -29,10 +29,11 @@ from typing import Final
 import msgspec
 
 from penstock.broker.consumers import ClientTable
+from penstock.broker.core import Client, ClientRequests, Operation, administration
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import OffsetTable
-from penstock.broker.replies import STORED, PutReplies
-from penstock.broker.send_acks import PendingAcks
+from penstock.broker.outcomes import STORED, PutOutcomes, SendOutcome
+from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.stats import MessageCounters
 from penstock.broker.topics import CHECK_MAX_TIME_TOPIC, BrokerTopics
@@ -48,13 +49,9 @@ from penstock.format.constants import (
 )
 from penstock.format.record import Record, decode_record, encode_record
 from penstock.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
-from penstock.protocol.command import ONE_WAY, Command
-from penstock.protocol.fields import write
+from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.send import CheckTransaction, EndTransaction, ResumeCheck
-from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
-from penstock.store.message import Message, PutResult
+from penstock.store.message import Message
 from penstock.store.message_store import MessageStore
 
 log = logging.getLogger("penstock.broker")
@@ -109,55 +106,58 @@ class Transactions:
         self._acks = acks
         self._held = held
         self._counters = counters
-        self._replies = PutReplies(store)
-        self._must_wait = acks.is_needed
+        self._outcomes = PutOutcomes(store)
         self.on_end: list[Callable[[int, int], None]] = []
         """Called when a transaction ends, with the queue offset of the half message and that of its mark."""
 
-    def handlers(self) -> dict[RequestCode, Handler]:
-        return {RequestCode.END_TRANSACTION: self._end, RequestCode.RESUME_CHECK_HALF_MESSAGE: self._resume}
+    def operations(self) -> tuple[Operation, ...]:
+        return (
+            Operation("end transaction", self.end, writes=True),
+            administration("resume check", self.resume),
+        )
 
-    def _end(self, connection: Connection, command: Command) -> Command | None:
-        header = command.read(EndTransaction)
-        if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
-            return command.reply(ResponseCode.SUCCESS)  # outcome unknown: the broker asks the producer later
-        half = self._half(header)
-        if header.commit_or_rollback == TRANSACTION_COMMIT:
+    def end(self, client: Client, request: EndTransaction, answered: bool = True) -> SendOutcome | PendingAck:
+        """Commits or rolls back. Raises Refusal. If the client gets an answer, the outcome waits until it is safe."""
+        if request.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            return SendOutcome()  # the producer does not know: the broker asks it later
+        half = self._half(request)
+        if request.commit_or_rollback == TRANSACTION_COMMIT:
             message = _committed(half)
             committed = self._store.append(message)
             if committed.status not in STORED:
-                return self._replies.refused(command, committed)
+                raise self._outcomes.refusal(committed)
             self._counters.count_sent(message.topic, 1, committed.size)
             self._held.on_stored(message.topic, message.queue_id)
         marked = self._store.append(done_mark(half.queue_offset))
         if marked.status not in STORED:
             log.warning("cannot mark the end of a transaction; its producer will be asked again: %s", marked.reason)
-        else:
-            for ended in self.on_end:
-                ended(half.queue_offset, marked.queue_offset)
-        return self._reply_or_hold(connection, command, marked)
+            return SendOutcome()
+        for ended in self.on_end:
+            ended(half.queue_offset, marked.queue_offset)
+        outcome = SendOutcome()
+        return self._acks.when_safe(client, marked.end_offset, outcome) if answered else outcome
 
-    def _half(self, header: EndTransaction) -> Record:
+    def _half(self, request: EndTransaction) -> Record:
         """Returns the half message that a request ends. Raises Refusal if none matches the request."""
-        half = self._store.look_up(header.commit_log_offset)
+        half = self._store.look_up(request.commit_log_offset)
         if half is None or half.topic != HALF_TOPIC:
-            why = f"no half message at offset {header.commit_log_offset}"
-        elif half.properties.get(PGROUP) != header.producer_group:
-            why = f"the half message does not belong to producer group '{header.producer_group}'"
-        elif half.queue_offset != header.tran_state_table_offset:
-            why = f"the half message has queue offset {half.queue_offset}, not {header.tran_state_table_offset}"
+            why = f"no half message at offset {request.commit_log_offset}"
+        elif half.properties.get(PGROUP) != request.producer_group:
+            why = f"the half message does not belong to producer group '{request.producer_group}'"
+        elif half.queue_offset != request.tran_state_table_offset:
+            why = f"the half message has queue offset {half.queue_offset}, not {request.tran_state_table_offset}"
         elif not _has_target(half):
             why = "the half message has no real topic or queue"
         else:
             return half
         raise Refusal(ResponseCode.SYSTEM_ERROR, why)
 
-    def _resume(self, connection: Connection, command: Command) -> Command | None:
+    def resume(self, client: Client, request: ResumeCheck, answered: bool = True) -> SendOutcome | PendingAck:
         """Restarts the checks of a half message whose transaction never ended. Raises Refusal.
 
         Stores a copy of the half message with 0 checks.
         """
-        msg_id = command.read(ResumeCheck).msg_id or ""
+        msg_id = request.msg_id or ""
         try:
             half = self._store.look_up_id(msg_id)
         except BadMessage as error:
@@ -167,17 +167,9 @@ class Transactions:
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
         stored = self._store.append(copy_half(half, times_asked=0))
         if stored.status not in STORED:
-            return self._replies.refused(command, stored)
-        return self._reply_or_hold(connection, command, stored)
-
-    def _reply_or_hold(self, connection: Connection, command: Command, stored: PutResult) -> Command | None:
-        if command.flag & ONE_WAY:
-            return None
-        reply = command.reply(ResponseCode.SUCCESS)
-        if self._must_wait and stored.status in STORED:
-            self._acks.add(connection, stored.end_offset, reply)
-            return None
-        return reply
+            raise self._outcomes.refusal(stored)
+        outcome = SendOutcome()
+        return self._acks.when_safe(client, stored.end_offset, outcome) if answered else outcome
 
 
 def _has_target(half: Record) -> bool:
@@ -216,6 +208,7 @@ class TransactionCheck:
         topics: BrokerTopics,
         offsets: OffsetTable,
         clients: ClientTable,
+        requests: ClientRequests,
         settings: SettingsInForce,
         clock: Callable[[], int],
     ) -> None:
@@ -223,6 +216,7 @@ class TransactionCheck:
         self._topics = topics
         self._offsets = offsets
         self._clients = clients
+        self._requests = requests
         self._settings = settings
         self._clock = clock
         self._marks: dict[int, int] = {}
@@ -369,7 +363,7 @@ class TransactionCheck:
         shown = msgspec.structs.replace(
             half, topic=half.properties.get(REAL_TOPIC, ""), queue_id=int(half.properties.get(REAL_QID) or 0)
         )
-        header = CheckTransaction(
+        request = CheckTransaction(
             tran_state_table_offset=half.queue_offset,
             commit_log_offset=half.physical_offset,
             msg_id=half.unique_key or half.msg_id,
@@ -377,8 +371,7 @@ class TransactionCheck:
             offset_msg_id=half.msg_id,
         )
         client = producers[half.queue_offset % len(producers)]
-        command = Command(RequestCode.CHECK_TRANSACTION_STATE, write(header), encode_record(shown))
-        client.connection.request_oneway(command)
+        self._requests.tell(client.client, request, encode_record(shown))
 
 
 def _times_asked(half: Record) -> int:

@@ -28,7 +28,8 @@ from typing import Annotated, Final, Self, TextIO
 from penstock import __version__
 from penstock.broker.access import Access
 from penstock.broker.broker import Broker
-from penstock.broker.replies import host_text
+from penstock.broker.core import host_text
+from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.settings import BrokerSettings
 from penstock.cli import exit_codes
 from penstock.cli.cluster_connection import read_account
@@ -373,7 +374,7 @@ async def _serve(
         if names is not None:
             of_names = namesrv_settings(store.settings, settings)
             rule = LocalRule(of_names.register_broker_from)
-            server = NameServer(of_names, before=None if access is None else access.for_name_server(rule))
+            server = NameServer(of_names, before=None if access is None else Signatures(access).for_name_server(rule))
         broker = Broker(store, settings, name_server=server, access=access)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lambda: os._exit(exit_codes.PROBLEM) if stop.is_set() else stop.set())

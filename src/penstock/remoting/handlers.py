@@ -32,7 +32,7 @@ Result: TypeAlias = Command | bytes | tuple[bytes, bytes] | Awaitable[Command | 
 Handler: TypeAlias = Callable[["Connection", Command], Result]
 Handlers: TypeAlias = Mapping[int, Handler]
 Before: TypeAlias = Callable[["Connection", Command], Command | None]
-"""Called before the handler of every request; if it returns a reply, the handler is not called."""
+"""Called before the handler of every request; if it returns a reply or raises, the handler is not called."""
 
 _logger = logging.getLogger("penstock.remoting")
 

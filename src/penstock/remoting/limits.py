@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.protocol.frame import MAX_FRAME
-from penstock.remoting.rate_limited_log import RateLimitedLog
+from penstock.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from penstock.remoting.connection import Address, Connection

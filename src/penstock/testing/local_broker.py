@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from penstock.broker.access import Access
 from penstock.broker.broker import Broker
+from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.settings import BrokerSettings
 from penstock.client import sync
 from penstock.client.config import ClientConfig
@@ -166,7 +167,9 @@ class LocalBroker:
                 tls={name: text for name, text in settings.broker.items() if name.startswith("tls.")},
             )
             rule = LocalRule(namesrv_settings.register_broker_from)
-            server = NameServer(namesrv_settings, before=None if access is None else access.for_name_server(rule))
+            server = NameServer(
+                namesrv_settings, before=None if access is None else Signatures(access).for_name_server(rule)
+            )
             store = opened.enter_context(contextlib.closing(MessageStore.open(path, settings)))
             broker = Broker(store, broker_settings, name_server=server, access=access)
             for topic, queues in self._topics.items():

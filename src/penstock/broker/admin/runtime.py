@@ -1,13 +1,11 @@
 """The broker as a whole for administrators: runtime figures, cleanup, settings and accounts.
 
-Request codes: runtime figures 28 and 315; cleanup 306, 316 and 329; settings 25 and 26; accounts 50 to 54.
-
-Settings can be shown (26), and the settings in CHANGEABLE can be changed (25). CHANGEABLE has no paths, addresses or
-names. A change is applied as a whole or not at all, and lasts until the broker stops: broker.conf belongs to the
+All settings can be shown, and the settings in CHANGEABLE can be changed. CHANGEABLE has no paths, addresses or names. A
+change is applied as a whole or not at all, and lasts until the broker stops: broker.conf belongs to the
 operator, and the broker does not rewrite it. The reply and the log say so.
 
-Accounts can be read, without their secrets (52, 54). They can be changed only in the access file, which is reloaded
-within a second. So requests 50, 51 and 53, which would carry secrets over the network, are refused.
+Accounts can be read, without their secrets. They can be changed only in the access file, which is reloaded within a
+second. So requests that would carry secrets over the network are refused.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from datetime import date
 from typing import Final
 
@@ -24,6 +23,7 @@ from penstock import __version__
 from penstock.broker.access import Access
 from penstock.broker.accounts import Account, right_text
 from penstock.broker.broker_state import BrokerState
+from penstock.broker.core import Client, Operation, administration
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.settings import TABLE
@@ -32,16 +32,11 @@ from penstock.config.properties import format_property, parse_properties
 from penstock.errors import BadRequest, BadSettings
 from penstock.format.config_tables import DataVersion
 from penstock.namesrv.route_table import RegisteredBroker
-from penstock.protocol import fields
 from penstock.protocol.bodies.admin import ClusterAclConfig, KVTable, PlainAccessConfig
 from penstock.protocol.bodies.stats import BrokerStatsData, BrokerStatsItem
-from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
-from penstock.protocol.command import Command
-from penstock.protocol.headers.admin import BrokerConfigReply, ViewBrokerStats
+from penstock.protocol.codes import Refusal, ResponseCode
+from penstock.protocol.headers.admin import AclVersionReply, BrokerConfigReply, ViewBrokerStats
 from penstock.protocol.versions import CURRENT, version_name
-from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
-from penstock.remoting.tls import SERVER_NAMES
 from penstock.store.settings import TABLE as STORE_TABLE
 
 log = logging.getLogger("penstock.broker")
@@ -59,14 +54,14 @@ class AdminRuntime:
         self._acks = acks
         self.days = DayTotals(self._put_and_got, date.today)
 
-    def handlers(self) -> dict[RequestCode, Handler]:
-        return {
-            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime,
-            RequestCode.VIEW_BROKER_STATS_DATA: self._stats,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self._clean_queues,
-            RequestCode.CLEAN_UNUSED_TOPIC: self._clean_topics,
-            RequestCode.DELETE_EXPIRED_COMMITLOG: self._delete_expired,
-        }
+    def operations(self) -> tuple[Operation, ...]:
+        return (
+            administration("runtime info", self.runtime_info, for_slaves=True),
+            administration("broker stats", self.stats),
+            administration("clean queues", self.clean_queues),
+            administration("clean topics", self.clean_topics),
+            administration("delete expired", self.delete_expired),
+        )
 
     # -- figures ---------------------------------------------------------------------------------------------
 
@@ -74,7 +69,7 @@ class AdminRuntime:
         figures = self._state.store.figures()
         return figures.put_total, figures.got_messages
 
-    def _runtime(self, connection: Connection, command: Command) -> Command:
+    def runtime_info(self, client: Client) -> KVTable:
         store, settings = self._state.store, self._state.settings.now
         figures, now = store.figures(), self._state.clock()
         put, got = figures.put_total, figures.got_messages
@@ -110,9 +105,7 @@ class AdminRuntime:
             "putMessageSizeTotal": figures.put_bytes,
             "putMessageAverageSize": figures.put_average_size,
             "putMessageEntireTimeMax": int(figures.put_slowest_ms),
-            "putMessageDistributeTime": " ".join(
-                f"[<={bound}ms]:{count}" for bound, count in figures.put_latency_ms.items()
-            ),
+            "putMessageDistributeTime": _latencies_text(figures.put_latency_ms),
             "getMessageTransferedMsgCount": got,
             "consumerNum": sum(len(group.clients) for group in self._state.clients.consumer_groups()),
             "topicNum": len(self._state.topics.all()),
@@ -126,32 +119,26 @@ class AdminRuntime:
             table["commitLogDirCapacity"] = f"Total : {total:.1f} GiB, Free : {disk[0].free_bytes / _GIB:.1f} GiB."
         for level, (done, end) in self._state.delayed.progress().items():
             table[f"scheduleMessageOffset_{level}"] = f"{done},{end}"
-        text = {name: str(value) for name, value in table.items()}
-        return command.reply(ResponseCode.SUCCESS, body=KVTable(table=text).to_bytes())
+        return KVTable(table={name: str(value) for name, value in table.items()})
 
-    def _stats(self, connection: Connection, command: Command) -> Command:
-        header = command.read(ViewBrokerStats)
-        figures = self._rates.find(header.stats_name, header.stats_key)
+    def stats(self, client: Client, request: ViewBrokerStats) -> BrokerStatsData:
+        figures = self._rates.find(request.stats_name, request.stats_key)
         if figures is None:
-            why = f"nothing was counted under {header.stats_name[:80]} for '{header.stats_key[:127]}'"
+            why = f"nothing was counted under {request.stats_name[:80]} for '{request.stats_key[:127]}'"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
         minute, hour, day = (_item(figure) for figure in figures)
-        body = BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
-        return command.reply(ResponseCode.SUCCESS, body=body.to_bytes())
+        return BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
 
     # -- cleaning up -----------------------------------------------------------------------------------------
 
-    async def _clean_queues(self, connection: Connection, command: Command) -> Command:
+    async def clean_queues(self, client: Client) -> None:
         await asyncio.to_thread(self._state.store.clean_expired_queues)
-        return command.reply(ResponseCode.SUCCESS)
 
-    async def _clean_topics(self, connection: Connection, command: Command) -> Command:
+    async def clean_topics(self, client: Client) -> None:
         await asyncio.to_thread(self._state.store.clean_unused_topics, list(self._state.topics.all()))
-        return command.reply(ResponseCode.SUCCESS)
 
-    def _delete_expired(self, connection: Connection, command: Command) -> Command:
+    def delete_expired(self, client: Client) -> None:
         self._state.store.delete_expired()
-        return command.reply(ResponseCode.SUCCESS)
 
 
 def _request_queues(*, held: int, acks: int) -> dict[str, object]:
@@ -174,6 +161,13 @@ def _item(figure: Figure) -> BrokerStatsItem:
 def _rates_text(per_second: float) -> str:
     """Returns the rate of the last minute three times, where Java shows the rates over 10, 60 and 600 seconds."""
     return " ".join([f"{per_second:.2f}"] * 3)
+
+
+def _latencies_text(classes: Mapping[str, int]) -> str:
+    """Returns the number of puts in each class of latency. The last class has no upper bound, as in Java."""
+    *bounded, last = classes.items()
+    slowest = f"[{bounded[-1][0]}ms~]:{last[1]}"
+    return " ".join([*(f"[<={bound}ms]:{count}" for bound, count in bounded), slowest])
 
 
 def _share(part: int, whole: int) -> float:
@@ -226,12 +220,13 @@ class ConfigChange:
         self._state = state
         self._version = DataVersion()
 
-    def handlers(self) -> dict[RequestCode, Handler]:
-        return {RequestCode.UPDATE_BROKER_CONFIG: self._change, RequestCode.GET_BROKER_CONFIG: self._show}
+    def operations(self) -> tuple[Operation, ...]:
+        return administration("change settings", self.change), administration("show settings", self.show)
 
-    def _change(self, connection: Connection, command: Command) -> Command:
+    def change(self, client: Client, properties: bytes) -> str:
+        """Changes settings, given as the text of a properties file. Returns how long they are in force."""
         try:
-            changed = {entry.name: entry.value for entry in parse_properties(bytes(command.body))}
+            changed = {entry.name: entry.value for entry in parse_properties(properties)}
         except ValueError as error:
             raise BadRequest(f"the settings cannot be read: {error}") from None
         if not changed:
@@ -246,21 +241,19 @@ class ConfigChange:
             raise BadRequest(str(error)) from None
         self._version = self._version.next(self._state.clock())
         changes = ", ".join(f"{name}={value}" for name, value in changed.items())
-        log.warning("settings changed until the broker stops: %s by=%s:%d", changes, *connection.peer)
-        return command.reply(ResponseCode.SUCCESS, "in force until the broker stops; broker.conf is unchanged")
+        log.warning("settings changed until the broker stops: %s by=%s:%d", changes, *client.peer)
+        return "in force until the broker stops; broker.conf is unchanged"
 
-    def _show(self, connection: Connection, command: Command) -> Command:
+    def show(self, client: Client) -> tuple[BrokerConfigReply, bytes]:
         text = "".join(f"{format_property(name, value)}\n" for name, value in self._all().items())
         version = msgspec.json.encode(self._version.to_json()).decode()
-        return command.reply(
-            ResponseCode.SUCCESS, ext=fields.write(BrokerConfigReply(version=version)), body=text.encode()
-        )
+        return BrokerConfigReply(version=version), text.encode()
 
     def _all(self) -> dict[str, str]:
         """Returns every setting of the broker and the store as text, by name. Secrets are hidden."""
         now, store = self._state.settings.now, self._state.store.settings
         texts = TABLE.texts(now) | STORE_TABLE.texts(store)
-        texts |= {name: text for name, text in store.broker.items() if name in SERVER_NAMES}
+        texts |= {name: text for name, text in store.broker.items() if name.startswith("tls.server.")}
         return {name: HIDDEN if _is_secret(name) and value else value for name, value in sorted(texts.items())}
 
 
@@ -270,12 +263,6 @@ def _is_secret(name: str) -> bool:
 
 # -- accounts ------------------------------------------------------------------------------------------------
 
-_READ_ONLY: Final = (
-    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
-    RequestCode.DELETE_ACL_CONFIG,
-    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-)
-
 
 class AdminAccounts:
     """Shows the accounts of `access`, which is None if access control is off."""
@@ -284,38 +271,40 @@ class AdminAccounts:
         self._access = access
         self._broker = broker
 
-    def handlers(self) -> dict[RequestCode, Handler]:
-        return {
-            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self._version,
-            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: self._accounts,
-            **dict.fromkeys(_READ_ONLY, _refuse),
-        }
+    def operations(self) -> tuple[Operation, ...]:
+        return (
+            administration("accounts version", self.version),
+            administration("all accounts", self.all_accounts),
+            administration("change accounts", self.change),
+        )
 
     def _require_access(self) -> Access:
         if self._access is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "no accounts: access control is off (aclEnable)")
         return self._access
 
-    def _version(self, connection: Connection, command: Command) -> Command:
-        """Replies with the version of the access file, and its name without the path."""
+    def version(self, client: Client) -> AclVersionReply:
+        """Returns the version of the access file, and its name without the path."""
         access = self._require_access()
         version = DataVersion(counter=access.reads, timestamp=access.changed_at_ms).to_json()
-        ext = {
-            "version": msgspec.json.encode(version).decode(),
-            "allAclFileVersion": msgspec.json.encode({access.file_name: version}).decode(),
-            "brokerName": self._broker.name,
-            "brokerAddr": self._broker.address,
-            "clusterName": self._broker.cluster,
-        }
-        return command.reply(ResponseCode.SUCCESS, ext=ext)
+        return AclVersionReply(
+            version=msgspec.json.encode(version).decode(),
+            all_acl_file_version=msgspec.json.encode({access.file_name: version}).decode(),
+            broker_name=self._broker.name,
+            broker_addr=self._broker.address,
+            cluster_name=self._broker.cluster,
+        )
 
-    def _accounts(self, connection: Connection, command: Command) -> Command:
+    def all_accounts(self, client: Client) -> ClusterAclConfig:
         accounts = self._require_access().accounts
-        config = ClusterAclConfig(
+        return ClusterAclConfig(
             global_white_addrs=list(accounts.white),
             plain_access_configs=[_account_body(account) for account in accounts.by_key.values()],
         )
-        return command.reply(ResponseCode.SUCCESS, body=config.to_bytes())
+
+    def change(self, client: Client) -> None:
+        why = "change accounts in this broker's access file (aclFile), which is reloaded within a second"
+        raise Refusal(ResponseCode.SYSTEM_ERROR, why)
 
 
 def _account_body(account: Account) -> PlainAccessConfig:
@@ -329,8 +318,3 @@ def _account_body(account: Account) -> PlainAccessConfig:
         topic_perms=[f"{name}={right_text(right)}" for name, right in account.topics.items()],
         group_perms=[f"{name}={right_text(right)}" for name, right in account.groups.items()],
     )
-
-
-def _refuse(connection: Connection, command: Command) -> Command:
-    why = "change accounts in this broker's access file (aclFile), which is reloaded within a second"
-    return command.reply(ResponseCode.SYSTEM_ERROR, why)

@@ -1,36 +1,59 @@
-"""Makes a remoting handler from a call of the broker's core.
+"""Makes remoting handlers from operations of the broker's core.
 
-    handlers[RequestCode.GET_TOPIC_STATS_INFO] = adapt(core.call_of("topic stats"), TopicName)
+    handlers[RequestCode.GET_TOPIC_STATS_INFO] = adapt(core.find("topic stats"), TopicName)
 
-The handler reads the request's arguments (and its JSON body, if `body` names a type), calls the core, and encodes the
-outcome: None is a bare success, a `Body` becomes the reply's body, `Fields` become its arguments, a tuple is both, and
-bytes are a body as they are. The outcome may be awaitable. What does not fit has a handler of its own in this room.
+A handler admits the client, reads the request's arguments (and its body, if `body` reads one), calls the core, and
+encodes the outcome. `None` is a bare success. A table or a `Body` becomes the reply's body as JSON, bytes become its
+body as they are, `Fields` its arguments, and a text its remark; a tuple is several of these. The `Answer` of a client
+is passed on as it is. The outcome may be awaitable. An operation that does not fit has a handler of its own in this
+room. Most modules of the room are tables of routes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from inspect import isawaitable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
+from penstock.broker.core import Answer, Core, Operation
 from penstock.protocol import fields
-from penstock.protocol.bodies.base import Body
-from penstock.protocol.codes import ResponseCode
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.fields import Fields
+from penstock.protocol.headers import REQUESTS
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler, Result
 
+ReadBody: TypeAlias = Callable[[bytes | memoryview], Any]
 
-def adapt(call: Callable[..., Any], kind: type[Fields] | None = None, body: type[Body] | None = None) -> Handler:
+
+class Route(NamedTuple):
+    """The operation that a request code asks for. `body` reads the request's body if the operation wants it."""
+
+    operation: str
+    body: ReadBody | None = None
+
+
+def handlers_of(core: Core, routes: Mapping[RequestCode, Route]) -> dict[int, Handler]:
+    """Returns the handlers of request codes whose arguments and outcomes `adapt` can convert."""
+    return {code: adapt(core.find(route.operation), REQUESTS.get(code), route.body) for code, route in routes.items()}
+
+
+def adapt(operation: Operation, kind: type[Fields] | None = None, body: ReadBody | None = None) -> Handler:
     """Returns the handler that calls `call(client, request)`, `call(client, body)` or `call(client, request, body)`."""
+    call, admit = operation.call, operation.admit
 
     def handle(connection: Connection, command: Command) -> Result:
+        if admit is not None:
+            admit(connection)
         arguments: list[Any] = [] if kind is None else [command.read(kind)]
         if body is not None:
-            arguments.append(body.from_bytes(command.body))
+            arguments.append(body(command.body))
         outcome = call(connection, *arguments)
-        return _later(command, outcome) if isawaitable(outcome) else encode_outcome(command, outcome)
+        if outcome is None:
+            return command.reply(ResponseCode.SUCCESS)
+        return _later(command, outcome) if hasattr(outcome, "__await__") else encode_outcome(command, outcome)
 
     return handle
 
@@ -40,17 +63,17 @@ async def _later(command: Command, outcome: Awaitable[Any]) -> Command:
 
 
 def encode_outcome(command: Command, outcome: Any) -> Command:
-    """Returns the successful reply that carries an outcome."""
-    parts = outcome if isinstance(outcome, tuple) else (outcome,)
-    ext: dict[str, str] = {}
-    body = b""
-    for part in parts:
-        if isinstance(part, Body):
-            body = part.to_bytes()
-        elif isinstance(part, Fields):
-            ext |= fields.write(part)
-        elif isinstance(part, dict):
-            ext |= part
-        elif part is not None:
-            body = part
-    return command.reply(ResponseCode.SUCCESS, ext=ext, body=body)
+    """Returns the successful reply that carries an outcome, or a client's answer."""
+    if outcome is None:
+        return command.reply(ResponseCode.SUCCESS)
+    if isinstance(outcome, Answer):
+        return command.reply(outcome.code, outcome.remark, outcome.arguments, outcome.body)
+    reply = command.reply(ResponseCode.SUCCESS)
+    for part in outcome if isinstance(outcome, tuple) else (outcome,):
+        if isinstance(part, Fields):
+            reply.ext |= fields.write(part)
+        elif isinstance(part, str):
+            reply.remark = part
+        else:
+            reply.body = part if isinstance(part, bytes | memoryview) else msgspec.json.encode(part.to_json())
+    return reply

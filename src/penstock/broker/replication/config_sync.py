@@ -30,9 +30,10 @@ from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings, PenstockError, Unreachable
 from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicConfigs
 from penstock.format.record import decode_record
-from penstock.protocol.bodies.admin import DELETED_TOPICS, KVTable, decode_config, decode_deleted
+from penstock.protocol.bodies.admin import KVTable, decode_config, decode_deleted
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.headers.admin import AllTopicsReply
 from penstock.protocol.signing import sign
 from penstock.remoting.connection import Address, Connection, connect
 from penstock.remoting.limits import ConnectionLimits
@@ -44,17 +45,6 @@ from penstock.store.settings import Settings
 
 log = logging.getLogger("penstock.broker")
 
-SLAVE_REQUESTS: Final = frozenset(
-    {
-        RequestCode.GET_BROKER_RUNTIME_INFO,
-        RequestCode.GET_ALL_TOPIC_CONFIG,
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-        RequestCode.GET_ALL_CONSUMER_OFFSET,
-        RequestCode.GET_ALL_DELAY_OFFSET,
-    }
-)
-"""Administration requests that slaves may send, too. They reveal nothing new, because slaves read the whole log
-anyway."""
 _WAIT_S: Final = 10.0
 _MAX_BODY: Final = 64 << 20
 
@@ -292,7 +282,7 @@ class ConfigCopy:
         state, ask = self._state, self._link.ask
         reply = await ask(RequestCode.GET_ALL_TOPIC_CONFIG)
         state.topics.replace(decode_config(TopicConfigs, reply.body))
-        deleted = decode_deleted(reply.ext.get(DELETED_TOPICS, ""))
+        deleted = decode_deleted(reply.read(AllTopicsReply).penstock_deleted_topics or "")
         if deleted != self._deleted:
             for topic in await asyncio.to_thread(state.store.delete_as_master, deleted):
                 log.info("deleted topic %s, as the master did", topic)

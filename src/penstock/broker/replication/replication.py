@@ -1,4 +1,4 @@
-"""Replication for a broker's role, created, started and stopped with the broker; and its status (request code 907).
+"""Replication for a broker's role, created, started and stopped with the broker; and its status.
 
 An ASYNC_MASTER listens for slaves if `haListenPort` or `brokerIP2` is set; a SYNC_MASTER always does. Both listen on
 brokerIP2, or on loopback if it is not set. A SLAVE follows its master and copies the master's tables. The status lists
@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.broker.access import Access
 from penstock.broker.broker_state import BrokerState
+from penstock.broker.core import Client, Operation, administration
 from penstock.broker.registration import BrokerRegistration
 from penstock.broker.replication.config_sync import ConfigCopy, MasterLink
 from penstock.broker.replication.master import SlaveListener
@@ -22,10 +23,7 @@ from penstock.broker.replication.slave import MasterFollower
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings
 from penstock.protocol.bodies.admin import HaClient, HaConnection, HaRuntimeInfo
-from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.command import Command
-from penstock.remoting.connection import Address, Connection
-from penstock.remoting.handlers import Handler
+from penstock.remoting.connection import Address
 from penstock.remoting.tls import ServerTls
 from penstock.store.message_store import MessageStore
 from penstock.store.settings import TABLE, BrokerRole, Settings
@@ -51,8 +49,8 @@ class ReplicationStatus:
         self._samples: deque[tuple[int, float]] = deque(maxlen=_MAX_SAMPLES)
         self.sample()
 
-    def handlers(self) -> dict[RequestCode, Handler]:
-        return {RequestCode.GET_BROKER_HA_STATUS: self._show}
+    def operations(self) -> tuple[Operation, ...]:
+        return (administration("replication status", lambda client: self.now()),)
 
     def sample(self) -> None:
         """Records the log's end. Call it every SAMPLE_S seconds."""
@@ -104,9 +102,6 @@ class ReplicationStatus:
         now = time.monotonic()
         since = next((at for end_then, at in self._samples if end_then > offset), now)
         return round(now - since, 3)
-
-    def _show(self, connection: Connection, command: Command) -> Command:
-        return command.reply(ResponseCode.SUCCESS, body=self.now().to_bytes())
 
 
 _LOOPBACK = "127.0.0.1"
@@ -164,9 +159,9 @@ class Replication:
         """Whether this is a slave that receives its master's log."""
         return self._follower is not None and self._follower.follows
 
-    def may_ask(self, connection: Connection) -> bool:
-        """Whether slaves may connect from the peer's address, so that the peer may read the tables that slaves copy."""
-        return self._listener is not None and self._listener.allows(connection.peer[0])
+    def may_ask(self, client: Client) -> bool:
+        """Whether slaves may connect from a client's address, so that it may read the tables that slaves copy."""
+        return self._listener is not None and self._listener.allows(client.peer[0])
 
     async def start_listening(self) -> Address | None:
         """Listens for slaves if the role does. Returns the address, or None. Raises Unreachable."""

@@ -13,7 +13,7 @@ RocketMQ 5 knows request 907, RocketMQ 4.9 does not. The field names of its repl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -75,10 +75,6 @@ def decode_config(kind: type[C], data: bytes | memoryview) -> C:
         raise BadRequest(f"the body is not a valid {kind.__name__}: {error}") from None
 
 
-DELETED_TOPICS: Final = "penstockDeletedTopics"
-"""The name of an argument in the reply to 21, by which a Penstock master reports deleted topics to its slaves."""
-
-
 def encode_deleted(ends: Mapping[str, int]) -> str:
     """Encodes the deleted topics. `ends` has, for each, the physical offset before which its messages are deleted."""
     return msgspec.json.encode(dict(ends)).decode()
@@ -89,7 +85,7 @@ def decode_deleted(text: str) -> dict[str, int]:
     try:
         return msgspec.json.decode(text, type=dict[str, int]) if text else {}
     except msgspec.DecodeError as error:
-        raise BadRequest(f"{DELETED_TOPICS} cannot be read: {error}") from None
+        raise BadRequest(f"the deleted topics cannot be read: {error}") from None
 
 
 class PlainAccessConfig(msgspec.Struct, kw_only=True, rename="camel"):

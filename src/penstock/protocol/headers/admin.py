@@ -108,3 +108,11 @@ class TopicName(Request, kw_only=True):
     )
 
     topic: str
+
+
+class AllTopicsReply(Reply, kw_only=True):
+    """Reply to 21. A Penstock master adds the topics that it has deleted, for its slaves; see `encode_deleted`."""
+
+    codes: ClassVar[Codes] = (RequestCode.GET_ALL_TOPIC_CONFIG,)
+
+    penstock_deleted_topics: str | None = None
