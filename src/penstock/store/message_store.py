@@ -128,7 +128,8 @@ class MessageStore:
         self._put_path: PutPath | None = None
         self._put: Callable[[Message], PutResult] = self._refuse
         self._closed = False
-        self._has_dead_thread = False
+        self.dead_threads: dict[str, str] = {}
+        """The background threads that ended by an exception, each with that exception."""
 
     # -- opening and closing ---------------------------------------------------------------------------------
 
@@ -215,7 +216,7 @@ class MessageStore:
         engine, settings = self.engine, self.settings
         if settings.transient_pool_active:
             self._pool = TransientPool(settings.transient_store_pool_size, settings.mapped_file_size_commit_log)
-        self.log.start(Allocator(engine.io, settings, self._pool))
+        self.log.start(Allocator(engine.io, settings, self._pool, self._thread_died))
         self.flags.on_change(self.log.set_open)
         self.log.on_append(self.dispatcher.wake)
         group_commit = self._add_flush_threads()
@@ -274,10 +275,14 @@ class MessageStore:
 
     def _thread_died(self, name: str, error: BaseException) -> None:
         """Stops writes: a background thread has ended, so a promise of the store can no longer be kept."""
-        self._has_dead_thread = True
+        self.dead_threads[name] = repr(error)
         log.critical("the thread %s ended; the store accepts no more messages", name, exc_info=error)
+        ended = ", ".join(f"{thread} ended ({why})" for thread, why in self.dead_threads.items())
+        reason = f"the thread {ended}; restart the store"
+        if self.replica_log is not None:
+            self.replica_log.refuse(reason)
         with contextlib.suppress(Exception):  # the flag is raised first; a listener may be what failed
-            self._fail(f"the thread {name} ended ({error!r}); restart the store")
+            self._fail(reason)
 
     def close(self) -> None:
         """Flushes everything and releases the store. Idempotent."""
@@ -294,7 +299,7 @@ class MessageStore:
         self.dispatcher.stop()
         for thread in derived_flush:
             thread.stop()
-        failed = failed or self._has_dead_thread or self._syncer.failure is not None
+        failed = failed or bool(self.dead_threads) or self._syncer.failure is not None
         failed = failed or any(each.failure is not None for each in derived_flush)
         dispatches = not self.engine.only_appends
         drained = not dispatches or self.dispatcher.behind <= 0
