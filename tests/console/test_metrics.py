@@ -91,10 +91,12 @@ def test_javas_figures_are_read_as_well_as_ours() -> None:
         putMessageDistributeTime="[<=0ms]:10 [0~10ms]:5 [3~4s]:1 [10s~]:0 ",
     )
     assert (java.put_per_second, java.flush_behind_bytes) == (12.5, 1024)
-    assert java.put_latency == {0: 10, 10: 5, 4000: 1}
-    assert percentile(java.put_latency, 0.5) == 0
-    assert percentile(java.put_latency, 0.99) == 4000
-    assert percentile(read_latency("[<=1ms]:0"), 0.5) is None
+    assert (java.put_latency, java.put_latency_above, java.put_seconds) == ({0: 10, 10: 5, 4000: 1}, 0, None)
+    assert percentile(java.put_latency, 0, 0.5) == 0
+    assert percentile(java.put_latency, 0, 0.99) == 4000
+    assert percentile(java.put_latency, 1, 0.99) == 4001, "beyond the last bound"
+    assert percentile(*read_latency("[<=1ms]:0"), 0.5) is None
+    assert read_latency("[0~10ms]:5 [10s~]:3") == ({10: 5}, 3)
 
 
 def test_topics_are_told_apart_by_name() -> None:

@@ -108,7 +108,8 @@ def test_a_clock_that_is_set_makes_no_put_slow_or_negative(tmp_path: Path) -> No
 import sys, msgspec
 from penstock.store import Message, MessageStore, Settings
 with MessageStore.open(sys.argv[1], Settings.dev()) as store:
-    results = [store.put(Message("T", b"x")) for _ in range(20)] + list(store.put_many([Message("T", b"x")] * 20).results)
+    results = [store.put(Message("T", b"x")) for _ in range(20)]
+    results += store.put_many([Message("T", b"x")] * 20).results
     stepped = max(each.store_timestamp for each in results) - min(each.store_timestamp for each in results)
     figures = store.figures()
     print(msgspec.json.encode([stepped, figures.put_slowest_ms, figures.put_seconds, figures.put_latency_ms]).decode())

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_administration, is_local, local_only
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.admin.runtime import AdminAccounts
-from penstock.broker.broker_state import BrokerState
+from penstock.broker.broker_state import BrokerState, HealthReport
 from penstock.broker.consumers import Clients
 from penstock.broker.filters import SqlCompiler, compile_sql
 from penstock.broker.long_polling import HeldPulls
@@ -116,22 +116,23 @@ class Broker:
         tracing = start_tracing()
         create_acks = PendingAcks if tracing is None else tracing.pending_acks
         self.pending_acks = create_acks(store, state.settings)
+        self.pending_acks.supervise(state.tasks)
         self.handlers: dict[int, Handler] = {}
         """Handlers by request code. The server looks one up for each request, so entries may be replaced while the
         broker runs."""
         check_role(store.settings, state.settings.now)
         self.identity = _identity(store, state.settings.now)
-        self.registration = BrokerRegistration(self.identity, state.topics, state.settings, name_server)
+        self.registration = BrokerRegistration(self.identity, state.topics, state.settings, state.tasks, name_server)
         self._tls: ServerTls = server_tls(store.settings.broker)
         self.access = access or Access.of(state.settings.now)
         if self.access is not None:
             self.access.look_up = store.look_up
         self._local = local
-        self._server = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
+        self._server = self._make_server()
         self.replication = Replication(state, self.registration, self.access, self._tls)
         self._second_server: Server | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._stopped = False
+        self._stopping: asyncio.Task[bool] | None = None
+        state.tasks.on_leave.append(self._leave)
         self.transaction_check = TransactionCheck(
             store, state.topics, state.offsets, state.clients, state.settings, clock
         )
@@ -196,18 +197,15 @@ class Broker:
     def _local_or_slave(self, connection: Connection) -> bool:
         return self._local(connection) or self.replication.may_ask(connection)
 
-    def every(self, seconds: float, task: Callable[[], object]) -> None:
-        """Calls `task` on the loop every `seconds` while the broker runs; logs its errors."""
-
-        async def run() -> None:
-            while True:
-                await asyncio.sleep(seconds)
-                try:
-                    task()
-                except Exception:
-                    log.exception("a periodic task failed")
-
-        self._tasks.append(asyncio.create_task(run()))
+    def _make_server(self) -> Server:
+        return Server(
+            self.handlers,
+            limits=self._limits(),
+            tls=self._tls,
+            before=self.access,
+            tasks=self.state.tasks,
+            on_refused=self.state.counters.count_refused,
+        )
 
     def _limits(self) -> ConnectionLimits:
         return ConnectionLimits(
@@ -222,6 +220,8 @@ class Broker:
 
         `port` should be the port in the store's settings, because every record and every route contains that port.
         """
+        tasks = self.state.tasks
+        tasks.watch_loop()
         where = await self._server.start(host, port, bound)
         self.state.start_saving()
         for_slaves = await self.replication.start_listening()
@@ -231,21 +231,21 @@ class Broker:
         self.replication.start_following()
         if not self.replication.is_slave:
             self.state.delayed.start()
-            self._tasks.append(asyncio.create_task(self.transaction_check.run()))
-        self.every(REPLICATION_SAMPLE_S, self.replication.status.sample)
-        self.every(_EXPIRE_EVERY_S, self.state.clients.expire)
-        self.every(_LOCKS_EVERY_S, self.state.locks.drop_expired)
-        self.every(_WATCH_EVERY_S, StoreWatch(self.store).check)
-        self.every(SAMPLE_S, self.administration.sample)
+            tasks.every(lambda: self.transaction_check.interval_s, "transaction check", self.transaction_check.round)
+        tasks.every(REPLICATION_SAMPLE_S, "samples of replication", self.replication.status.sample)
+        tasks.every(_EXPIRE_EVERY_S, "expiry of clients", self.state.clients.expire)
+        tasks.every(_LOCKS_EVERY_S, "expiry of queue locks", self.state.locks.drop_expired)
+        tasks.every(_WATCH_EVERY_S, "watch of the store", StoreWatch(self.store).check)
+        tasks.every(SAMPLE_S, "samples of counters", self.administration.sample)
         if self.access is not None:
-            self.every(RELOAD_EVERY_S, self.access.reload_if_changed)
+            tasks.every(RELOAD_EVERY_S, "reload of accounts", self.access.reload_if_changed)
         return where
 
     async def _listen_two_below(self, host: str, port: int) -> None:
         """Listens at `port` minus 2 as well, where RocketMQ's slaves ask their master for topics. Logs a failure."""
         if port <= 2:
             return
-        second = Server(self.handlers, limits=self._limits(), tls=self._tls, before=self.access)
+        second = self._make_server()
         try:
             await second.start(host, port - 2)
         except Unreachable as error:
@@ -253,14 +253,25 @@ class Broker:
         else:
             self._second_server = second
 
+    def health(self) -> HealthReport:
+        """Returns whether the broker does all that it should, and if not, why. Costs nothing worth mentioning."""
+        return self.state.health()
+
+    def _leave(self) -> None:
+        """Stops as at SIGTERM, because a task has ended without which the broker must not go on."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(None))
+
     async def stop(self, limit_s: float | None = None) -> bool:
         """Stops in the order of the module's docstring. Returns whether every step finished within `limit_s` seconds.
 
-        `limit_s` defaults to the setting stopLimitMillis. A second call does nothing and returns True.
+        `limit_s` defaults to the setting stopLimitMillis. A second call waits for the first, and returns the same.
         """
-        if self._stopped:
-            return True
-        self._stopped = True
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(limit_s))
+        return await asyncio.shield(self._stopping)
+
+    async def _stop(self, limit_s: float | None) -> bool:
         limit = self.state.settings.now.stop_limit_millis / 1000 if limit_s is None else limit_s
         deadline = asyncio.get_running_loop().time() + limit
         in_time = await _within(self._stop_serving(limit), deadline)
@@ -276,10 +287,8 @@ class Broker:
         return in_time and saved and closed
 
     async def _stop_serving(self, limit_s: float) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         self.handlers.update(dict.fromkeys((code for code in _WRITES if code in self.handlers), _refuse))
+        await self.state.tasks.stop()
         await self.registration.stop()
         self.state.delayed.stop()
         await asyncio.to_thread(self._queries.stop)

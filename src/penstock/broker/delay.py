@@ -22,12 +22,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import PenstockError
 from penstock.format.config_tables import DelayOffsets
 from penstock.format.constants import HALF_TOPIC, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC
 from penstock.format.properties import encode_properties
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record
+from penstock.remoting.supervision import Supervisor
 from penstock.store.message import Message, PutStatus
 from penstock.store.message_store import MessageStore
 
@@ -46,8 +46,15 @@ _NEVER: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 class DelayedMessages:
     """All delay levels and their progress."""
 
-    def __init__(self, store: MessageStore, loaded: DelayOffsets, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        loaded: DelayOffsets,
+        clock: Callable[[], int],
+        tasks: Supervisor,
+    ) -> None:
         self._store = store
+        self._supervisor = tasks
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._levels = store.settings.delay_levels
@@ -115,14 +122,13 @@ class DelayedMessages:
 
     def _run(self, level: int) -> None:
         """Runs one step of a level: delivers the due messages, then schedules the next step."""
-        del self._timers[level]
+        self._timers.pop(level, None)
+        name = f"delivery of delay level {level}"
         try:
             next_s = self._deliver(level)
-        except PenstockError as error:
-            log.warning("delay level %d is retried: %s", level, error)
-            next_s = _RETRY_S
-        except Exception:
-            log.exception("delay level %d is retried", level)
+            self._supervisor.recovered(name)
+        except Exception as error:  # whatever it is, the level goes on: no other timer would wake it
+            self._supervisor.failed(name, error)
             next_s = _RETRY_S
         if next_s is not None:
             self._wake(level, next_s)

@@ -64,6 +64,7 @@ class SendBacks:
             return self._replies.refused(command, result)
         topic = message.properties[RETRY_TOPIC] if message.properties else record.topic
         self._counters.sent_back[topic, group.name] += 1
+        self._counters.count_sent(message.topic, 1, result.size)
         if self._hooks.consume:
             self._call_after_consume(connection, header, record)
         reply = command.reply(ResponseCode.SUCCESS)

@@ -17,12 +17,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.broker.settings import SettingsInForce
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Connection
+from penstock.remoting.supervision import OnDeath, Supervisor
 from penstock.store.message import PutStatus
 from penstock.store.message_store import MessageStore
 from penstock.store.replication.slave_acks import replica_reason
@@ -61,10 +63,17 @@ class PendingAcks:
         self._timer: asyncio.TimerHandle | None = None
         self._drained = asyncio.Event()
         self._drained.set()
+        self._poll_now: Callable[[], object] = self._poll
+        self._expire_now: Callable[[], object] = self._expire
         if self._needs_disk:
             store.on_flush(self._on_flushed)
         if self._needs_slave:
             store.slave_acks.on_acknowledge(self._on_slave_ack)
+
+    def supervise(self, tasks: Supervisor) -> None:
+        """Has the broker leave if sending the acks fails: their senders would wait in vain. Call it before `add`."""
+        self._poll_now = tasks.guard("acks of sends", self._poll, OnDeath.LEAVE)
+        self._expire_now = tasks.guard("acks of sends", self._expire, OnDeath.LEAVE)
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -91,7 +100,7 @@ class PendingAcks:
         self._by_connection[connection] += 1
         self._drained.clear()
         if self._timer is None:
-            self._timer = self._loop.call_later(self._wait_s, self._expire)
+            self._timer = self._loop.call_later(self._wait_s, self._expire_now)
         if needs_slave:
             self._store.slave_acks.request_send()
         if self._is_done(self._pending[0]) or self._store.flush_failure:
@@ -112,7 +121,7 @@ class PendingAcks:
         The loop's own thread usually calls this, because it reads the reports; then the loop need not be woken.
         """
         if threading.get_ident() == self._thread:
-            self._poll()
+            self._poll_now()
         else:
             self._on_flushed()
 
@@ -121,14 +130,14 @@ class PendingAcks:
         if not self._poll_scheduled and self._pending:
             self._poll_scheduled = True
             try:
-                self._loop.call_soon_threadsafe(self._poll)
+                self._loop.call_soon_threadsafe(self._poll_now)
             except RuntimeError:  # the loop is closed
                 self._poll_scheduled = False
 
     def _poll_soon(self) -> None:
         if not self._poll_scheduled:
             self._poll_scheduled = True
-            self._loop.call_soon(self._poll)
+            self._loop.call_soon(self._poll_now)
 
     def _poll(self) -> None:
         self._poll_scheduled = False
@@ -155,7 +164,7 @@ class PendingAcks:
                 pending.reply.remark = f"stored, but not on disk after {self._wait_s:g} seconds"
             self._answer(pending)
             pending.connection.flush()
-        self._timer = self._loop.call_at(self._pending[0].deadline, self._expire) if self._pending else None
+        self._timer = self._loop.call_at(self._pending[0].deadline, self._expire_now) if self._pending else None
 
     def _answer(self, pending: PendingAck) -> None:
         """Enqueues the reply. The caller must flush the connection afterwards."""

@@ -35,9 +35,7 @@ AHEAD = 16 << 20
 class Allocator:
     """Creates log files ahead and hands them out. Only the holder of the put lock may call `allocate`."""
 
-    def __init__(
-        self, files: Files, settings: Settings, pool: TransientPool | None, died: Died | None = None
-    ) -> None:
+    def __init__(self, files: Files, settings: Settings, pool: TransientPool | None, died: Died | None = None) -> None:
         """`died` is called, on the allocator's thread, if an exception ends it."""
         self._io = files
         self._died = died
