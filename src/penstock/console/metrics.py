@@ -73,7 +73,7 @@ async def collect(console: Console) -> bytes:
         pass  # the metrics of the cluster's state are still reported
     registry = CollectorRegistry()
     families = (
-        _broker_metrics(health, brokers),
+        broker_metrics(health, brokers),
         counter_metrics(counters),
         _group_metrics(brokers, groups),
         replication_metrics(replication),
@@ -92,7 +92,8 @@ class _FixedCollector(Collector):
         yield from self._metrics
 
 
-def _broker_metrics(health: Health, brokers: list[BrokerFigures]) -> Iterator[Metric]:
+def broker_metrics(health: Health, brokers: list[BrokerFigures]) -> Iterator[Metric]:
+    """Yields each broker's state, health, store and latencies."""
     state = GaugeMetricFamily("penstock_broker_state", "1 for a broker's current state.", labels=[*NODE, "state"])
     for broker in brokers:
         for each in _STATES:

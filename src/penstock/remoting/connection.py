@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from penstock.errors import BadFrame, NoAnswer, PenstockError, Unreachable
 from penstock.protocol.command import ONE_WAY, RESPONSE, Command
 from penstock.protocol.frame import FrameReader, encode_parts
-from penstock.remoting.handlers import Before, Handler, Handlers, Result, failed, unsupported
+from penstock.remoting.handlers import NOT_REFUSED, Before, Handler, Handlers, Result, failed, unsupported
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.sockets import keep_alive
 
@@ -318,15 +318,15 @@ class Connection(asyncio.Protocol):
                     result: Result = None if before is None else before(self, command)
                     if result is None:
                         handler = handlers.get(command.code)
-                        result = self._unsupported(command) if handler is None else handler(self, command)
-                    else:
-                        self._count_refusal(command)
+                        result = unsupported(command) if handler is None else handler(self, command)
                     if result is None:
                         continue
                     if not isinstance(result, (Command, bytes, tuple)):
                         self._defer(command, result)
                 except Exception as error:  # a failed request must not end the connection
-                    result = self._failed(command, error)
+                    result = failed(command, error)
+                if isinstance(result, Command) and result.code:
+                    self._count_refusal(command, result)
                 if not flag & ONE_WAY:
                     if isinstance(result, tuple):
                         self._enqueue_parts(result)
@@ -359,11 +359,11 @@ class Connection(asyncio.Protocol):
             reply: Command | None = failed(command, PenstockError("the request was cancelled: the server is stopping"))
         else:
             error = future.exception()
-            reply = future.result() if error is None else self._failed(command, error)
+            reply = future.result() if error is None else failed(command, error)
             if not isinstance(reply, Command | None):
-                reply = self._failed(
-                    command, TypeError(f"a handler returned {type(reply).__name__} instead of a reply")
-                )
+                reply = failed(command, TypeError(f"a handler returned {type(reply).__name__} instead of a reply"))
+        if reply is not None and reply.code:
+            self._count_refusal(command, reply)
         if reply is not None and not command.is_oneway:
             self.send(reply)
         if self._finishing and not self._deferred:
@@ -371,16 +371,8 @@ class Connection(asyncio.Protocol):
         elif self._blocked:
             self._resume()
 
-    def _failed(self, command: Command, error: BaseException) -> Command:
-        self._count_refusal(command)
-        return failed(command, error)
-
-    def _unsupported(self, command: Command) -> Command:
-        self._count_refusal(command)
-        return unsupported(command)
-
-    def _count_refusal(self, command: Command) -> None:
-        if self._pool is not None:
+    def _count_refusal(self, command: Command, reply: Command) -> None:
+        if self._pool is not None and reply.code not in NOT_REFUSED:
             self._pool.request_refused(command.code if command.code in self._handlers else -1)
 
     # -- back-pressure ----------------------------------------------------------------------------------------

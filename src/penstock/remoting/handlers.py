@@ -42,6 +42,21 @@ _CODES: Final = {
 }
 
 
+NOT_REFUSED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.QUERY_NOT_FOUND,
+    }
+)
+"""The codes of replies to requests that were served. Any other code says that a request was refused or failed."""
+
+
 class Refusal(PenstockError):
     """Refuses a request with a given code: `raise Refusal(ResponseCode.NO_PERMISSION, "…")`."""
 
