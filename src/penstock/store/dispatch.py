@@ -34,7 +34,7 @@ from penstock.store.damage import DamagedRange
 from penstock.store.mapped_file import MappedFile
 from penstock.store.record_reader import UnitClaims
 from penstock.store.running_flags import RunningFlags, StoreFault
-from penstock.store.worker import Died, Listeners
+from penstock.store.worker import Died, Listeners, reporting_death
 
 log = logging.getLogger("penstock.store")
 _BATCH_ROWS = 16_384
@@ -223,12 +223,8 @@ class Dispatcher:
         self._died = died
 
     def _supervised(self) -> None:
-        try:
+        with reporting_death("penstock-dispatch", self._died):
             self._run()
-        except BaseException as error:
-            if self._died is None:
-                raise
-            self._died("penstock-dispatch", error)
 
     def _run(self) -> None:
         while not self._closed:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -134,7 +135,8 @@ class MessageStore:
         self._put_path: PutPath | None = None
         self._put: Callable[[Message], PutResult] = self._refuse
         self._closed = False
-        self._has_dead_thread = False
+        self.dead_threads: dict[str, str] = {}
+        """The background threads that ended by an exception, each with that exception."""
 
     # -- opening and closing ---------------------------------------------------------------------------------
 
@@ -221,7 +223,7 @@ class MessageStore:
         engine, settings = self.engine, self.settings
         if settings.transient_pool_active:
             self._pool = TransientPool(settings.transient_store_pool_size, settings.mapped_file_size_commit_log)
-        self.log.start(Allocator(engine.io, settings, self._pool))
+        self.log.start(Allocator(engine.io, settings, self._pool, self._thread_died))
         self.flags.on_change(self.log.set_open)
         self.log.on_append(self.dispatcher.wake)
         self.watermarks.on_advance(self.dispatcher.wake)
@@ -275,9 +277,12 @@ class MessageStore:
 
     def _thread_died(self, name: str, error: BaseException) -> None:
         """Stops writes: a background thread has ended, so a promise of the store can no longer be kept."""
-        self._has_dead_thread = True
+        self.dead_threads[name] = repr(error)
         log.critical("the thread %s ended; the store accepts no more messages", name, exc_info=error)
-        reason = f"the thread {name} ended ({error!r}); restart the store"
+        ended = ", ".join(f"{thread} ended ({why})" for thread, why in self.dead_threads.items())
+        reason = f"the thread {ended}; restart the store"
+        if self.replica_log is not None:
+            self.replica_log.refuse(reason)
         with contextlib.suppress(Exception):  # the flag is raised first; a listener may be what failed
             self._fail(reason)
         with contextlib.suppress(Exception):
@@ -299,7 +304,7 @@ class MessageStore:
         for thread in derived_flush:
             thread.stop()
         self.watermarks.close("the store is closed")
-        failed = failed or self._has_dead_thread or self.watermarks.failure is not None
+        failed = failed or bool(self.dead_threads) or self.watermarks.failure is not None
         failed = failed or any(each.failure is not None for each in derived_flush)
         dispatches = not self.engine.only_appends
         drained = not dispatches or self.dispatcher.behind <= 0
@@ -469,13 +474,14 @@ class MessageStore:
 
         `tags` is a tag expression such as `a || b`; None selects all messages.
         """
+        started = time.perf_counter()
         end = self.watermarks.visible
         if self._closed or self.dispatcher.position < end:
             self.catch_up()
         wanted = EVERYTHING if tags is None else tags if isinstance(tags, TagFilter) else TagFilter(tags)
         page = self._pages.get(topic, queue_id, offset, max_messages, wanted, end)
         self._check_open()
-        self.statistics.count_get(page)
+        self.statistics.count_get(page, time.perf_counter() - started)
         return page
 
     def try_get(
@@ -485,12 +491,13 @@ class MessageStore:
 
         The newest messages are missing until the dispatch thread reaches them, or `try_catch_up` succeeds.
         """
+        started = time.perf_counter()
         try:
             page = self._pages.get(topic, queue_id, offset, max_messages, tags, self.watermarks.visible, True)
         except NotResident:
             return ColdRead(partial(self.get, topic, queue_id, offset, max_messages, tags))
         self._check_open()
-        self.statistics.count_get(page)
+        self.statistics.count_get(page, time.perf_counter() - started)
         return page
 
     def read_cold(self, read: Callable[[], T], key: Hashable) -> Future[T]:
@@ -516,11 +523,12 @@ class MessageStore:
         even below both limits; `next_begin_offset` continues it. `columns` are names of
         `penstock.format.arrow_schema.MESSAGE_SCHEMA`; None selects all columns.
         """
+        started = time.perf_counter()
         reader = self._arrow_reader(columns)
         self.catch_up()
         status_page = self._pages.get(topic, queue_id, offset, 0, EVERYTHING, self.watermarks.visible)
         page = reader.read_page(self.queues.find(topic, queue_id), status_page, offset, max_messages, max_bytes)
-        self.statistics.count_arrow_page(page)
+        self.statistics.count_arrow_page(page, time.perf_counter() - started)
         return page
 
     def log_arrow(

@@ -142,11 +142,11 @@ class Replication:
         """The address to which slaves connect; None if slaves are not accepted."""
         link: MasterLink | None = None
         if listens(store.settings, broker):
-            self._listener = SlaveListener(store, broker.ha_allow_from, access, tls)
+            self._listener = SlaveListener(store, broker.ha_allow_from, access, tls, state.tasks)
         if store.role.takes_replica_bytes:
             link = MasterLink(store.settings, broker)
             registration.on_master = link.set_addresses
-            self._follower = MasterFollower(store, link)
+            self._follower = MasterFollower(store, link, state.tasks)
             self._copy = ConfigCopy(state, link)
         self.status = ReplicationStatus(store, self._listener, self._follower, link)
 
@@ -177,8 +177,6 @@ class Replication:
             self._copy.start()
 
     async def stop(self) -> None:
-        if self._copy is not None:
-            await self._copy.stop()
         if self._follower is not None:
             await self._follower.stop()
         if self._listener is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreFailed
 from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
 from penstock.format.scan_rows import Reason
@@ -47,6 +47,7 @@ class ReplicaLog:
         """Whether the next bytes, up to the end of the file, belong to a filler."""
         self._refused_at = -1
         """Physical offset of the last refused bytes; -1 if none were refused."""
+        self._refusal = ""
 
     @property
     def end(self) -> int:
@@ -61,11 +62,17 @@ class ReplicaLog:
         """Drops the partial record. Must be called after a disconnect. The next bytes start at `end`."""
         self._partial = b""
 
+    def refuse(self, reason: str) -> None:
+        """From now on `append` raises StoreFailed: the store can no longer keep what it acknowledges. Thread-safe."""
+        self._refusal = reason
+
     def append(self, offset: int, *pieces: bytes | memoryview) -> None:
         """Appends consecutive pieces of the master's log, all within one file. The first piece begins at `offset`.
 
         Keeps no reference to the pieces. Raises BytesRefused, DamagedOnTheWay or StoreFailed.
         """
+        if self._refusal:
+            raise StoreFailed(self._refusal, path=self._log.queue.folder)
         size = self._log.queue.file_size
         if self._partial:
             expected = self._partial_at + len(self._partial)
