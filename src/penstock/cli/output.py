@@ -22,10 +22,10 @@ from rich.text import Text
 from penstock.cli import exit_codes
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.format.record import Record, decode_record, tags_code
+from penstock.format.record_layout import belongs_to
 from penstock.store import MessageStore
 from penstock.store.consume_queue import ConsumeQueue, QueueExtensions
 from penstock.store.file_io import Files
-from penstock.store.record_reader import belongs_to
 from penstock.units import format_time
 
 _WIDE = 1000

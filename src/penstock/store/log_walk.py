@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.format import kernels
+from penstock.format.record_layout import size_and_magic
 from penstock.format.scan_rows import Reason
 from penstock.store.damage import MISSING, DamagedRange
 from penstock.store.mapped_file import MappedFile
@@ -146,5 +147,5 @@ def torn_records(file: MappedFile, damage: DamagedRange) -> Iterator[tuple[int, 
     base, view = file.from_offset, file.map.view
     position, stop = damage.physical_offset - base, damage.end - base
     while (begin := kernels.find_record(view, base, position, stop, True)) >= 0:
-        position = begin + int.from_bytes(view[begin : begin + 4], "big")
+        position = begin + size_and_magic(view, begin)[0]
         yield begin, position

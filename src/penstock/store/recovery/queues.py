@@ -36,13 +36,13 @@ from penstock.format import kernels
 from penstock.format.damage_placeholder import is_placeholder
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, is_ext_address
 from penstock.format.record import Record, decode_record
+from penstock.format.record_layout import belongs_to, size_and_magic
 from penstock.format.scan_rows import Reason
 from penstock.store.consume_queue import ConsumeQueue, GapInQueue
 from penstock.store.damage import DamagedRange, Quarantine
 from penstock.store.dispatch_state import DispatchState, FileSizes, QueueNote
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import FolderListing, file_name, list_data_files
-from penstock.store.record_reader import belongs_to
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter, RecoveryReport
@@ -184,7 +184,7 @@ class QueueRecovery:
             return False  # a record never crosses a file end
         if kernels.check_record(data, 0, offset, False) != Reason.STOP:
             return offset < log.walked_from  # not walked, so it may be damage that is not known yet
-        if int.from_bytes(data[:4], "big") != size:
+        if size_and_magic(data)[0] != size:
             return False
         if belongs_to(data, queue.topic_bytes, queue.queue_id, number):
             return True

@@ -16,7 +16,8 @@ from typing import Final, Self
 
 from penstock.errors import PenstockError
 from penstock.format import kernels
-from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
+from penstock.format.constants import BLANK_HEADER_SIZE
+from penstock.format.record_layout import is_filler, size_and_magic
 from penstock.format.scan_rows import Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues
@@ -114,8 +115,8 @@ class ReplicaLog:
                 if base + len(data) < file_end:
                     self._keep_partial(base + at, data[at:])
                     return
-            elif int.from_bytes(data[at + 4 : at + 8], "big") == BLANK_MAGIC:
-                if int.from_bytes(data[at : at + 4], "big") != file_end - base - at:
+            elif is_filler(data, at):
+                if size_and_magic(data, at)[0] != file_end - base - at:
                     raise BytesRefused(
                         f"a log file of the master does not end at {file_end}; mappedFileSizeCommitLog must be the "
                         "same on both sides"
