@@ -11,6 +11,7 @@ from penstock.format.hosts import IPV4_HOST_SIZE, MAX_STORED_PORT, decode_host, 
 from penstock.format.index_layout import as_java_reads
 from penstock.format.message_id import encode_message_id
 from penstock.format.properties import encode_properties
+from penstock.format.scan import row_at
 from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import with_hosts
 
@@ -70,7 +71,7 @@ def tags_code(record: Record, delay_levels: tuple[int, ...]) -> int:
     """Returns the tagsCode of a record's queue unit: the tag's hash, or the deliver time (ms) in the schedule topic."""
     if record.topic == constants.SCHEDULE_TOPIC:
         encoded = encode_record(record)
-        rows, _, _ = kernels.walk(encoded, record.physical_offset, 0, len(encoded), False, None, 1)
+        rows = row_at(encoded, record.physical_offset, 0)
         kernels.tag_codes(encoded, record.physical_offset, rows, delay_levels)
         return int(rows["tags_code"][0])
     return kernels.java_hash(as_java_reads(record.tags))

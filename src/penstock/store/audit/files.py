@@ -28,6 +28,7 @@ from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
 from penstock.format.queue_unit import UNIT, UNIT_SIZE, Units
+from penstock.format.scan import row_at
 from penstock.format.sys_flag import enters_queue
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.findings import Finding, FindingKind
@@ -176,9 +177,6 @@ def foreign_findings(store_files: StoreFiles) -> Iterator[Finding]:
 
 # -- open files ---------------------------------------------------------------------------------------------------
 
-_CHUNK = 1 << 20
-_ZEROS = bytes(_CHUNK)
-
 
 class MapCache:
     """Maps each file once, and keeps the `max_open` most recently used files open."""
@@ -214,25 +212,6 @@ class MapCache:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def last_written(file: FileMap, start: int, stop: int | None = None) -> int:
-    """Returns the position after the last byte in [start, stop) that is not zero; `start` if all are zero."""
-    stop = len(file) if stop is None else min(stop, len(file))
-    ranges = [(begin, min(end, stop)) for begin, end in file.written_ranges(start) if begin < stop]
-    for begin, end in reversed(ranges):
-        while end > begin:
-            chunk = max(begin, end - _CHUNK)
-            piece = bytes(file.view[chunk:end])
-            if piece != _ZEROS[: len(piece)]:
-                return chunk + len(piece.rstrip(b"\0"))
-            end = chunk
-    return start
-
-
-def is_zero(file: FileMap, start: int, stop: int) -> bool:
-    """Whether all bytes between two positions are zero."""
-    return last_written(file, start, stop) == start
 
 
 # -- sizes --------------------------------------------------------------------------------------------------------
@@ -326,7 +305,7 @@ class AuditLogReader:
             return None
         data, base = covering
         at = offset - base
-        rows, _, _ = kernels.walk(data, base, at, at + 1, False, None, 1)
+        rows = row_at(data, base, at)
         if not len(rows):
             return None
         kernels.tag_codes(data, base, rows, self._delay_levels)
@@ -393,7 +372,7 @@ class QueueUnits:
             start = min(max(known - first, 0), self._count(file)) * UNIT_SIZE
             mapped = self._maps.get(file.path)
             if mapped is not None:
-                used = last_written(mapped, start, self._count(file) * UNIT_SIZE)
+                used = mapped.nonzero_end(start, self._count(file) * UNIT_SIZE)
                 if used > start or first < known:
                     return max(known, first + -(-used // UNIT_SIZE))
         return known

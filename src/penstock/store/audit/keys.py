@@ -21,7 +21,7 @@ import numpy as np
 from penstock.format import kernels
 from penstock.format.index_layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, IndexGeometry, IndexHeader
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import ITEM, Items, ItemTable, Longs, MapCache, last_written
+from penstock.store.audit.files import ITEM, Items, ItemTable, Longs, MapCache
 from penstock.store.audit.findings import Finding
 from penstock.store.audit.plan import AuditPlan
 from penstock.store.audit.records import FaultRun, join_run
@@ -94,7 +94,7 @@ class _IndexFile:
     def _count(self) -> int:
         """Returns the number after the last item. If the header has another count, adds a finding."""
         geometry, counted = self._geometry, max(self._header.index_count, 1)
-        used = last_written(self._file, geometry.item_position(1), geometry.item_position(geometry.items))
+        used = self._file.nonzero_end(geometry.item_position(1), geometry.item_position(geometry.items))
         there = 1 + -(-(used - geometry.item_position(1)) // ITEM_SIZE)
         # The first item may be all zeros: the key's hash, and the offset of the log's first record.
         if counted == there or (counted, there) == (2, 1):

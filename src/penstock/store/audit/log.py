@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.format.scan_rows import Reason
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import MapCache, NumberedFile, last_written
+from penstock.store.audit.files import MapCache, NumberedFile
 from penstock.store.audit.finding_kinds import KINDS
 from penstock.store.audit.findings import Finding
 from penstock.store.audit.plan import AuditPlan
@@ -101,7 +101,7 @@ class LogState:
             data = maps.get(file.path)
             start = max(self.end - file.base, 0)
             if data is not None and start < len(data):
-                used = file.base + last_written(data, start)
+                used = file.base + data.nonzero_end(start)
                 if used > file.base + start:
                     end = used
         cut = self._last is not None and self._last.size < self._plan.log_file_size

@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.clock import now_ms
-from penstock.format import kernels
 from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader
+from penstock.format.scan import valid_rows
 from penstock.store.audit.files import (
     LOG_KINDS,
     QUEUE_KINDS,
@@ -159,7 +159,6 @@ def split_log(plan: AuditPlan, files: Files, size: int = PIECE_SIZE) -> list[Aud
 
 _UNITS_TRIED = 4
 """How many of a queue's last units are tried until one fits its record; the last may be half written."""
-_ROWS = 16_384
 
 
 def with_live_bounds(plan: AuditPlan, files: Files) -> AuditPlan:
@@ -219,13 +218,7 @@ def _dispatched_to(reader: AuditLogReader, limit: int, plan: AuditPlan) -> int:
     if covering is None:
         return limit
     data, base = covering
-    recent: deque[kernels.Longs] = deque(maxlen=ROWS_IN_FLIGHT // _ROWS + 2)
-    at = 0
-    while at < limit - base:
-        rows, at, _ = kernels.walk(data, base, at, limit - base, False, None, _ROWS)
-        if len(rows):
-            recent.append(rows["physical_offset"].copy())
-        elif (at := kernels.find_record(data, base, at + 1, limit - base, True)) < 0:
-            break
-    offsets = [offset for part in recent for offset in part.tolist()]
-    return int(offsets[-ROWS_IN_FLIGHT]) if len(offsets) > ROWS_IN_FLIGHT else base
+    recent: deque[int] = deque(maxlen=ROWS_IN_FLIGHT + 1)
+    for rows in valid_rows(data, base, 0, limit - base):
+        recent.extend(rows["physical_offset"].tolist())
+    return recent[-ROWS_IN_FLIGHT] if len(recent) > ROWS_IN_FLIGHT else base

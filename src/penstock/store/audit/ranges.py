@@ -15,11 +15,10 @@ import msgspec
 import numpy as np
 
 from penstock.format import kernels
-from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.kernels import Longs, Rows, Topics
 from penstock.format.queue_unit import MAX_EXT_ADDRESS, UNIT, UNIT_SIZE
-from penstock.format.scan import Blank, Damage, ScanBatch, scan
-from penstock.format.scan_rows import Reason
+from penstock.format.scan import Blank, Damage, ScanBatch, hidden_record, scan, valid_rows
+from penstock.format.scan_rows import ROW, Reason
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.files import MapCache, QueueUnits
@@ -287,6 +286,7 @@ class _RangeAudit:
             resync=start == piece.start > 0,
             overrun=not piece.is_last,
             rows_per_batch=_ROWS,
+            written=self._file.written_ranges,
         )
         for item in items:
             if isinstance(item, ScanBatch):
@@ -325,8 +325,7 @@ class _RangeAudit:
 
         Records in a filler that have no units are not messages: RocketMQ truncated them and never overwrote them.
         """
-        at = filler.position - self._base + BLANK_HEADER_SIZE
-        hidden = kernels.find_record(self._data, self._base, at, len(self._data), True)
+        hidden = hidden_record(self._data, self._base, filler)
         if hidden < 0 or not self._has_units(hidden):
             return None
         size = self._base + hidden - filler.position
@@ -337,7 +336,9 @@ class _RangeAudit:
 
     def _has_units(self, position: int) -> bool:
         """Whether any record of the first batch from `position` on has its unit."""
-        rows, _, _ = kernels.walk(self._data, self._base, position, len(self._data), False, self._topics, _ROWS)
+        rows = next(
+            valid_rows(self._data, self._base, position, len(self._data), topics=self._topics), np.empty(0, ROW)
+        )
         kernels.tag_codes(self._data, self._base, rows, self._delay_levels)
         check = self._unit_check()
         check.check(rows)

@@ -23,7 +23,6 @@ from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import is_zero
 from penstock.store.audit.findings import FindingKind
 from penstock.store.file_io import FileMap
 
@@ -171,7 +170,7 @@ def diagnose(file: FileMap, base: int, damage: Damage) -> Diagnosis:
 def _classify(file: FileMap, at: int, damage: Damage) -> tuple[FindingKind, str]:
     data, reason = file.view, damage.reason
     stored, magic = size_and_magic(bytes(data[at : at + 8]).ljust(8, b"\0"))
-    if reason is Reason.UNWRITTEN and is_zero(file, at, at + damage.size):
+    if reason is Reason.UNWRITTEN and file.nonzero_end(at, at + damage.size) == at:
         return finding_kinds.LOG_HOLE, "nothing was written here, but records follow"
     if magic == BLANK_MAGIC:
         return (

@@ -28,7 +28,6 @@ from penstock.store.settings import Settings
 
 _DATA_NAME = re.compile(r"\d{20}")
 _INDEX_NAME = re.compile(r"\d{17}")
-_CHUNK = 1 << 20
 _KNOWN = (Settings(), Settings.dev())
 
 
@@ -119,13 +118,7 @@ def _queue_folders(files: Files, folder: Path) -> Iterator[Path]:
 
 def _is_unfinished(files: Files, path: Path) -> bool:
     """Whether a file is the last of its folder and all zero."""
-    if path.name != max(other.name for other in _data_files(files, path.parent)):
-        return False
-    if not files.size(path):
-        return True
-    with contextlib.closing(files.open_map(path)) as data:
-        pieces = (data.view[at : at + _CHUNK].tobytes() for at in range(0, len(data), _CHUNK))
-        return all(piece.count(0) == len(piece) for piece in pieces)
+    return path.name == max(other.name for other in _data_files(files, path.parent)) and files.is_zero(path)
 
 
 def _refuse_truncated_alone(files: Files, folder: Path) -> None:
@@ -146,9 +139,8 @@ def _refuse_truncated_alone(files: Files, folder: Path) -> None:
 def where_records_end(files: Files, path: Path) -> tuple[int, int]:
     """Returns the physical offset at which the consecutive valid records of a log file end, and the Reason."""
     with contextlib.closing(files.open_map(path)) as data:
-        base, at, reason = int(path.name), 0, int(Reason.FULL)
-        while reason == Reason.FULL:
-            _, at, reason = kernels.walk(data.view, base, at, len(data), False, None, 65_536)
+        base = int(path.name)
+        at, reason, _ = kernels.find_valid_end(data.view, base, 0, len(data), False)
     return base + at, reason
 
 

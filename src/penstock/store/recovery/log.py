@@ -213,7 +213,7 @@ class LogRecovery:
     def _find_torn(self) -> None:
         for file in self._queue.files:
             position = max(self.end - file.from_offset, 0)
-            if position < file.size and (used := file.nonzero_end(position)) > position:
+            if position < file.size and (used := file.map.nonzero_end(position)) > position:
                 self._torn.append((file, used))
 
     def _is_removed_whole(self, file: MappedFile) -> bool:

@@ -71,7 +71,7 @@ class _InspectedQueue(msgspec.Struct):
     @property
     def files_aside(self) -> list[Path]:
         """Files that hold data and will be quarantined, last first."""
-        mapped = [file.path for file in self.removed if file.nonzero_end(0)]
+        mapped = [file.path for file in self.removed if file.map.nonzero_end(0)]
         stay = {*self.shape.valid_start, self.shape.unfinished}
         listed = {*self.shape.offsets, *self.shape.wrong_sizes, *self.shape.misplaced}
         others = sorted(listed - stay, reverse=True)
@@ -137,7 +137,7 @@ class QueueRecovery:
             last = queue.files.last
             if last is not None and not self._live:
                 position = min(last.wrote + inspected.torn * UNIT_SIZE, last.size)
-                used = last.nonzero_end(position) if position < last.size else position
+                used = last.map.nonzero_end(position) if position < last.size else position
                 if used > position and not (inspected.past_log and not inspected.distrusted):
                     inspected.aside, inspected.distrusted = (last, position, used), True
 

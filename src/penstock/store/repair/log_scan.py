@@ -24,12 +24,11 @@ import msgspec
 import numpy as np
 
 from penstock.format import kernels
-from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.damage_placeholder import find_placeholders
 from penstock.format.kernels import Rows
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.format.record_layout import LONG, store_timestamp_at
-from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, scan
+from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, hidden_record, row_at, scan
 from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import enters_queue
 from penstock.format.topics import is_readable_topic
@@ -341,8 +340,7 @@ class _Walk:
         Such a filler is damage. Records in a filler without units are hidden: RocketMQ truncated them, so they must not
         come back.
         """
-        at, size = filler.position - base + BLANK_HEADER_SIZE, len(view)
-        hidden = kernels.find_record(view, base, at, size, True)
+        size, hidden = len(view), hidden_record(view, base, filler)
         if hidden < 0:
             return None
         if self._has_units(base + hidden, base + size):
@@ -466,7 +464,7 @@ def _misplaced_at(sequences: QueueSequences, log: MappedFileQueue, offset: int, 
     if file is None:
         return None
     at = offset - file.from_offset
-    rows, _, _ = kernels.walk(file.map.view, file.from_offset, at, at + 1, True, sequences.topics, 1)
+    rows = row_at(file.map.view, file.from_offset, at, check_crc=True, topics=sequences.topics)
     if not len(rows) or int(rows["size"][0]) != size or find_placeholders(rows, sequences.topics.name):
         return None
     row = rows[0]
