@@ -1,20 +1,16 @@
-"""Reads a store's files for an audit, as they are on disk: names, sizes, and the records, units and items in them.
+"""The files of a store as an audit sees them, as they are on disk: names and sizes, and the records and items in them.
 
-Files that a store would refuse to load do not stop an audit. File sizes are inferred from the settings, from the
-dispatch note (`dispatch_state.py`) and from the files themselves; a file of another size is a finding. A file that
-disappears during the listing (retention, a rename) is left out. If the caller passes `OverlayFiles`, which map
-privately, an audit cannot change a file.
+Files that a store would refuse to load do not stop an audit. `readonly/geometry.py` infers the sizes; a file of another
+size is a finding. If the caller passes `OverlayFiles`, which map privately, an audit cannot change a file.
 
 Only one thread may use a `MapCache` and the readers on top of it (`AuditLogReader`, `QueueUnits`, `ItemTable`).
 """
 
 from __future__ import annotations
 
-import re
 import struct
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections import OrderedDict
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -32,76 +28,11 @@ from penstock.format.scan import row_at
 from penstock.format.sys_flag import enters_queue
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.findings import Finding, FindingKind
-from penstock.store.dispatch_state import FileSizes
 from penstock.store.file_io import FileMap, Files
-from penstock.store.layout import Layout
 from penstock.store.mapped_file_queue import file_name
-from penstock.store.settings import Settings
+from penstock.store.readonly.geometry import DataFolder, NumberedFile, StoreFiles
 
 _LONG = struct.Struct(">q")
-_DATA_NAME = re.compile(r"[0-9]{20}")
-_INDEX_NAME = re.compile(r"[0-9]{17}")
-_MAX_OFFSET = 2**63 - 1
-
-
-class NumberedFile(msgspec.Struct, frozen=True, order=True):
-    """A file whose name is a number (`base`): the offset of its first byte, or an index file's creation time."""
-
-    base: int
-    size: int
-    path: Path
-
-
-class DataFolder(msgspec.Struct, frozen=True):
-    """The data files of one folder, sorted by name, and its foreign files: all other entries."""
-
-    path: Path
-    files: tuple[NumberedFile, ...] = ()
-    foreign: tuple[Path, ...] = ()
-
-
-class StoreFiles(msgspec.Struct, frozen=True):
-    log: DataFolder
-    queues: dict[tuple[str, int], DataFolder]
-    index: DataFolder
-    foreign: tuple[Path, ...]
-
-
-def list_store(files: Files, layout: Layout) -> StoreFiles:
-    """Lists the data files of a store."""
-    queues: dict[tuple[str, int], DataFolder] = {}
-    foreign: list[Path] = []
-    for topic in _names(files, layout.consume_queue):
-        folder = layout.consume_queue / topic
-        if not files.is_folder(folder):
-            foreign.append(folder)
-            continue
-        for name in _names(files, folder):
-            if name.isascii() and name.isdecimal() and files.is_folder(folder / name):
-                queues[topic, int(name)] = list_folder(files, folder / name)
-    return StoreFiles(
-        list_folder(files, layout.commit_log), queues, list_folder(files, layout.index, _INDEX_NAME), tuple(foreign)
-    )
-
-
-def list_folder(files: Files, folder: Path, pattern: re.Pattern[str] = _DATA_NAME) -> DataFolder:
-    numbered, foreign = [], []
-    for name in _names(files, folder):
-        path = folder / name
-        if pattern.fullmatch(name) and not files.is_folder(path) and int(name) <= _MAX_OFFSET:
-            with suppress(FileNotFoundError):
-                numbered.append(NumberedFile(int(name), files.size(path), path))
-        else:
-            foreign.append(path)
-    return DataFolder(folder, tuple(numbered), tuple(foreign))
-
-
-def _names(files: Files, folder: Path) -> list[str]:
-    try:
-        return files.names(folder)
-    except BadStore:  # it is a file; the listing of its parent folder reports it
-        return []
-
 
 # -- names and sizes ----------------------------------------------------------------------------------------------
 
@@ -212,57 +143,6 @@ class MapCache:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-# -- sizes --------------------------------------------------------------------------------------------------------
-
-
-def infer_sizes(
-    settings: Settings, store_files: StoreFiles, noted: FileSizes | None = None
-) -> tuple[Settings, IndexGeometry | None]:
-    """Returns the settings with the sizes of these files, and the geometry of the index or None if it is unknown.
-
-    `noted`: the sizes in the dispatch note. An index file does not contain its number of slots and items; without a
-    dispatch note, the file's size selects one of the known geometries.
-    """
-    queue_files = [
-        file for folder in store_files.queues.values() for file in folder.files if file.size % UNIT_SIZE == 0
-    ]
-    for attribute, files, was in (
-        ("mapped_file_size_commit_log", store_files.log.files, 0 if noted is None else noted.commit_log),
-        ("mapped_file_size_consume_queue", tuple(queue_files), 0 if noted is None else noted.consume_queue),
-    ):
-        size = was if was and any(file.size == was for file in files) else usual_size(files)
-        if size is not None and attribute not in settings.given:
-            settings = settings.with_changes(**{attribute: size})
-    known = [settings.index_geometry]
-    if not {"max_hash_slot_num", "max_index_num"} & settings.given:
-        known = [] if noted is None else [IndexGeometry(noted.hash_slots, noted.index_items)]
-        known += [settings.index_geometry, Settings().index_geometry, Settings.dev().index_geometry]
-    return settings, _geometry(known, noted is not None, {file.size for file in store_files.index.files})
-
-
-def usual_size(files: Iterable[NumberedFile]) -> int | None:
-    """Returns the file size that most names are multiples of; in a tie the most frequent size, then the larger one."""
-    files = [file for file in files if file.size]
-    count = Counter(file.size for file in files)
-
-    def rank(size: int) -> tuple[int, int, int]:
-        return sum(file.base % size == 0 for file in files), count[size], size
-
-    return max(count, key=rank, default=None)
-
-
-def _geometry(known: list[IndexGeometry], is_sure: bool, sizes: set[int]) -> IndexGeometry | None:
-    """Returns the first known geometry whose file size a file has.
-
-    If there is none: the first known geometry if it is certain (given, or in the dispatch note) or if there is nothing
-    to fit, else None.
-    """
-    for geometry in known:
-        if geometry.file_size in sizes:
-            return geometry
-    return known[0] if len(known) == 1 or is_sure or not sizes - {0} else None
 
 
 # -- records, units, items ----------------------------------------------------------------------------------------

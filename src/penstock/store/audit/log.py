@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.format.scan_rows import Reason
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import MapCache, NumberedFile
+from penstock.store.audit.files import MapCache
 from penstock.store.audit.finding_kinds import KINDS
 from penstock.store.audit.findings import Finding
 from penstock.store.audit.plan import AuditPlan
@@ -22,6 +22,7 @@ from penstock.store.audit.ranges import RangeResult
 from penstock.store.audit.records import Diagnosis
 from penstock.store.damage import DamagedRange
 from penstock.store.file_io import Files
+from penstock.store.readonly.geometry import NumberedFile
 
 MISSING = "MISSING"
 """The reason of a damaged range whose file is missing or too short."""

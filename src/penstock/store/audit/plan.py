@@ -29,12 +29,8 @@ from penstock.store.audit.files import (
     FileRun,
     ItemTable,
     MapCache,
-    NumberedFile,
     QueueUnits,
-    StoreFiles,
     check_shape,
-    infer_sizes,
-    list_store,
 )
 from penstock.store.audit.queue_coverage import QueueName
 from penstock.store.damage import DamagedRange, read_damage
@@ -42,6 +38,7 @@ from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import read_state
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
+from penstock.store.readonly.geometry import NumberedFile, StoreFiles, infer_sizes, list_store
 from penstock.store.settings import Settings
 
 PIECE_SIZE = 64 << 20
@@ -114,12 +111,12 @@ def make_plan(files: Files, layout: Layout, settings: Settings, *, is_live: bool
     """Lists a store's files and infers their sizes. For a store in use, `with_live_bounds` adds the bounds."""
     store_files = list_store(files, layout)
     noted = read_state(files, layout.dispatched)
-    settings, geometry = infer_sizes(settings, store_files, None if noted is None else noted.sizes)
+    settings, problem = infer_sizes(settings, store_files, None if noted is None else noted.sizes)
     queue_size = settings.mapped_file_size_consume_queue
     return AuditPlan(
         layout,
         settings,
-        geometry,
+        None if problem else settings.index_geometry,
         store_files,
         check_shape(store_files.log, settings.mapped_file_size_commit_log, LOG_KINDS, live=is_live),
         {
