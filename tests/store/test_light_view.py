@@ -112,7 +112,7 @@ def test_units_come_from_one_file_at_a_time_and_end_where_the_view_does(home: St
         assert queue is not None
         expected = [queue.unit(number) for number in range(12)]
     folder = home.path / "consumequeue" / "T" / "0"
-    view = QueueView(folder, "T", 0, 20 * UNITS, 0, 11)
+    view = QueueView(FilesView(folder, 20 * UNITS), "T", 0, 0, 11)
 
     def page(offset: int, most: int = 100) -> list[tuple[int, int, int]] | None:
         units = view.page(offset, most)

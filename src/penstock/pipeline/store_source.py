@@ -32,7 +32,7 @@ from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary
 from penstock.store.readonly.store_folder import StoreFolder
 from penstock.store.readonly.tail import StoreTail
-from penstock.store.readonly.view import QueueView
+from penstock.store.readonly.view import FilesView, QueueView
 from penstock.store.settings import Settings
 
 LOG: Final = ""
@@ -198,9 +198,8 @@ class SingleStore:
         queue = self.queue(topic, queue_id)
         assert queue is not None, "a span lies in a queue"
         folder = self._folder.layout.consume_queue / topic / str(queue_id)
-        with contextlib.closing(
-            QueueView(folder, topic, queue_id, self._settings.mapped_file_size_consume_queue, start, stop)
-        ) as on_disk:
+        files = FilesView(folder, self._settings.mapped_file_size_consume_queue)
+        with contextlib.closing(QueueView(files, topic, queue_id, start, stop)) as on_disk:
             try:
                 both = zip(_pages(queue, start, stop), _pages(on_disk, start, stop), strict=True)
                 if all(shown == there for shown, there in both):

@@ -120,7 +120,8 @@ class QueueTask(msgspec.Struct, frozen=True):
         if span.units:
             return ShippedUnits(span.topic, span.queue_id, span.start, span.units)
         folder = Path(self.files.consume_queue) / span.topic / str(span.queue_id)
-        return QueueView(folder, span.topic, span.queue_id, self.files.queue_file_size, span.start, span.stop)
+        files = FilesView(folder, self.files.queue_file_size)
+        return QueueView(files, span.topic, span.queue_id, span.start, span.stop)
 
     def _span(
         self, log: LogView, reader: ArrowReader, queue: QueueView | ShippedUnits, span: QueueSpan

@@ -192,6 +192,14 @@ class Files:
     def size(self, path: Path) -> int:
         return path.stat().st_size
 
+    def identity(self, path: Path) -> tuple[int, int] | None:
+        """Returns (device, inode) of the file on disk at `path`, or None. The inode of a mapped file is not reused."""
+        try:
+            facts = path.stat()
+        except FileNotFoundError:
+            return None
+        return facts.st_dev, facts.st_ino
+
     def modified_ms(self, path: Path) -> int:
         return path.stat().st_mtime_ns // 1_000_000
 

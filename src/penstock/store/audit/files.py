@@ -9,28 +9,26 @@ Only one thread may use a `MapCache` and the readers on top of it (`AuditLogRead
 from __future__ import annotations
 
 import struct
-from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
-from penstock.format.queue_unit import UNIT, UNIT_SIZE, Units
+from penstock.format.queue_unit import UNIT, UNIT_SIZE, Units, copy_units
 from penstock.format.scan import row_at
 from penstock.format.sys_flag import enters_queue
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.findings import Finding, FindingKind
-from penstock.store.file_io import FileMap, Files
+from penstock.store.file_io import FileMap
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.readonly.geometry import DataFolder, NumberedFile, StoreFiles
+from penstock.store.readonly.view import FilesView
 
 _LONG = struct.Struct(">q")
 
@@ -106,45 +104,6 @@ def foreign_findings(store_files: StoreFiles) -> Iterator[Finding]:
         yield finding_kinds.FOREIGN_FILE.at(path, "this is not a data file")
 
 
-# -- open files ---------------------------------------------------------------------------------------------------
-
-
-class MapCache:
-    """Maps each file once, and keeps the `max_open` most recently used files open."""
-
-    def __init__(self, files: Files, max_open: int = 2**31) -> None:
-        self._io = files
-        self._max_open = max_open
-        self._open: OrderedDict[Path, FileMap] = OrderedDict()
-
-    def get(self, path: Path) -> FileMap | None:
-        """Returns the map of a file; None if the file does not exist or is empty."""
-        file = self._open.get(path)
-        if file is not None:
-            self._open.move_to_end(path)
-            return file
-        try:
-            file = self._io.open_map(path)
-        except (FileNotFoundError, BadStore, ValueError):  # ValueError: an empty file cannot be mapped
-            return None
-        self._open[path] = file
-        while len(self._open) > self._max_open:
-            self._open.popitem(last=False)[1].close()
-        return file
-
-    def close(self) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
 # -- records, units, items ----------------------------------------------------------------------------------------
 
 
@@ -163,34 +122,22 @@ class RecordHeader(NamedTuple):
 class AuditLogReader:
     """Reads single records by physical offset, with every check except the CRC."""
 
-    def __init__(
-        self, maps: MapCache, files: tuple[NumberedFile, ...], file_size: int, delay_levels: tuple[int, ...]
-    ) -> None:
-        self._maps = maps
-        self._files = {file.base: file for file in files}
-        self._file_size = file_size
+    def __init__(self, files: FilesView, delay_levels: tuple[int, ...]) -> None:
+        self.files = files
         self._delay_levels = delay_levels
-
-    def view(self, offset: int) -> tuple[memoryview, int] | None:
-        """Returns the bytes of the file that contains an offset, and the file's first offset; None without a file."""
-        base = offset - offset % self._file_size
-        file = self._files.get(base)
-        mapped = None if file is None else self._maps.get(file.path)
-        return None if mapped is None else (mapped.view[: self._file_size], base)
 
     def record_at(self, offset: int) -> RecordHeader | None:
         """Returns the record that begins at a physical offset; None if no valid one begins there."""
-        covering = self.view(offset) if offset >= 0 else None
-        if covering is None:
+        file = self.files.find_any_size(offset) if offset >= 0 else None
+        if file is None:
             return None
-        data, base = covering
-        at = offset - base
-        rows = row_at(data, base, at)
+        data, base = file.map.view[: self.files.file_size], file.from_offset
+        rows = row_at(data, base, offset - base)
         if not len(rows):
             return None
         kernels.tag_codes(data, base, rows, self._delay_levels)
         row = rows[0]
-        topic_at = at + int(row["topic_at"])
+        topic_at = offset - base + int(row["topic_at"])
         topic = bytes(data[topic_at : topic_at + int(row["topic_length"])]).decode("utf-8", "surrogateescape")
         return RecordHeader(
             topic,
@@ -206,28 +153,28 @@ class AuditLogReader:
 class QueueUnits:
     """The units of one queue by number. Missing or short files have no units; excess bytes are ignored."""
 
-    def __init__(self, maps: MapCache, shape: FileRun, file_size: int) -> None:
-        self._maps = maps
-        self._per_file = file_size // UNIT_SIZE
-        self._files = {file.base // UNIT_SIZE: file for file in shape.files}
-
-    @property
-    def first(self) -> int:
+    def __init__(self, files: FilesView, shape: FileRun) -> None:
+        self._files = files
+        per_file = files.file_size // UNIT_SIZE
+        self.spans = [
+            (file.base // UNIT_SIZE, file.base // UNIT_SIZE + min(file.size // UNIT_SIZE, per_file))
+            for file in shape.files
+            if file.size >= UNIT_SIZE
+        ]
+        """The range of unit numbers of each file."""
+        self.first = shape.files[0].base // UNIT_SIZE if shape.files else 0
         """The number of the first unit that has a file; 0 if there are no files."""
-        return min(self._files, default=0)
 
     def data_at(self, number: int) -> tuple[memoryview, int] | None:
         """Returns the bytes of the file with this unit, and the file's first unit number; None if there is no file."""
-        first = number - number % self._per_file
-        file = self._files.get(first)
-        if file is None or number - first >= self._count(file):
+        file = self._files.find_any_size(number * UNIT_SIZE)
+        if file is None or (number + 1) * UNIT_SIZE > file.from_offset + file.size:
             return None
-        mapped = self._maps.get(file.path)
-        return None if mapped is None else (mapped.view[: self._per_file * UNIT_SIZE], first)
+        return file.map.view[: self._files.file_size], file.from_offset // UNIT_SIZE
 
     def next_file_start(self, number: int) -> int | None:
         """Returns the number of the first unit of the next file that begins after unit `number`, or None."""
-        return min((first for first in self._files if first > number), default=None)
+        return next((first for first, _ in self.spans if first > number), None)
 
     def read(self, start: int, stop: int) -> Units:
         """Returns a copy of the units start … stop - 1, up to the end of the file that has the first one."""
@@ -235,30 +182,19 @@ class QueueUnits:
         if located is None:
             return np.empty(0, UNIT)
         data, first = located
-        part = bytes(data[(start - first) * UNIT_SIZE : (stop - first) * UNIT_SIZE])
-        return np.frombuffer(part[: len(part) - len(part) % UNIT_SIZE], UNIT)
-
-    def spans(self) -> Iterator[tuple[int, int]]:
-        """Yields the range of unit numbers of each file."""
-        for first in sorted(self._files):
-            count = self._count(self._files[first])
-            if count:
-                yield first, first + count
+        position = (start - first) * UNIT_SIZE
+        return copy_units(data, position, min((stop - start) * UNIT_SIZE, len(data) - position))
 
     def end(self, known: int = 0) -> int:
         """Returns the number after the last unit that is not zero. Units before `known` count as not zero."""
-        for first in sorted(self._files, reverse=True):
-            file = self._files[first]
-            start = min(max(known - first, 0), self._count(file)) * UNIT_SIZE
-            mapped = self._maps.get(file.path)
-            if mapped is not None:
-                used = mapped.nonzero_end(start, self._count(file) * UNIT_SIZE)
+        for first, stop in reversed(self.spans):
+            file = self._files.find_any_size(first * UNIT_SIZE)
+            if file is not None:
+                start = (min(max(known, first), stop) - first) * UNIT_SIZE
+                used = file.map.nonzero_end(start, (stop - first) * UNIT_SIZE)
                 if used > start or first < known:
                     return max(known, first + -(-used // UNIT_SIZE))
         return known
-
-    def _count(self, file: NumberedFile) -> int:
-        return min(file.size // UNIT_SIZE, self._per_file)
 
 
 ITEM = np.dtype([("key_hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])

@@ -28,7 +28,6 @@ from penstock.store.audit.files import (
     AuditLogReader,
     FileRun,
     ItemTable,
-    MapCache,
     QueueUnits,
     check_shape,
 )
@@ -39,6 +38,7 @@ from penstock.store.dispatch_state import read_state
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.readonly.geometry import NumberedFile, StoreFiles, infer_sizes, list_store
+from penstock.store.readonly.view import FilesView, MapCache
 from penstock.store.settings import Settings
 
 PIECE_SIZE = 64 << 20
@@ -101,6 +101,13 @@ class AuditPlan(msgspec.Struct, frozen=True):
     def log_min(self) -> int:
         return self.log.files[0].base if self.log.files else 0
 
+    def open_log(self, maps: MapCache) -> AuditLogReader:
+        return AuditLogReader(FilesView(self.layout.commit_log, self.log_file_size, maps), self.settings.delay_levels)
+
+    def open_queue(self, maps: MapCache, name: QueueName) -> QueueUnits:
+        files = FilesView(self.layout.consume_queue / name[0] / str(name[1]), self.queue_file_size, maps)
+        return QueueUnits(files, self.queues.get(name, NO_FILES))
+
     def log_path(self, offset: int) -> Path:
         """Returns the path of the file that contains a physical offset."""
         base = offset - offset % self.log_file_size
@@ -145,7 +152,7 @@ def split_log(plan: AuditPlan, files: Files, size: int = PIECE_SIZE) -> list[Aud
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file.path))
             if data is None or file.base >= plan.log_limit:
                 continue
-            written = max((end for _, end in data.written_ranges(0)), default=0)
+            written = max((end for _, end in data.map.written_ranges(0)), default=0)
             end = min(written, file.size, plan.log_file_size, plan.log_limit - file.base)
             for start in range(0, end, size):
                 ranges.append(AuditRange(file, start, min(start + size, end), start + size >= end))
@@ -161,7 +168,7 @@ _UNITS_TRIED = 4
 def with_live_bounds(plan: AuditPlan, files: Files) -> AuditPlan:
     """Returns the plan with the current bounds of a store in use."""
     with MapCache(files) as maps:
-        reader = AuditLogReader(maps, plan.log.files, plan.log_file_size, plan.settings.delay_levels)
+        reader = plan.open_log(maps)
         counts, index_limit = _index_bounds(plan, maps)
         ends = [_queue_end(plan, maps, reader, name) for name in plan.queues]
         last = reader.record_at(index_limit)
@@ -186,17 +193,17 @@ def _index_bounds(plan: AuditPlan, maps: MapCache) -> tuple[tuple[int, ...], int
         file, geometry = maps.get(each.path), plan.geometry or IndexGeometry()
         count = 1
         if file is not None:
-            header = IndexHeader.unpack(bytes(file.view[:HEADER_SIZE]))
+            header = IndexHeader.unpack(bytes(file.map.view[:HEADER_SIZE]))
             count = min(max(header.index_count, 1), geometry.items)
             if count > 1:
-                limit = ItemTable(file, geometry, count, in_order=True).offset_at(count - 1)
+                limit = ItemTable(file.map, geometry, count, in_order=True).offset_at(count - 1)
         counts.append(count)
     return tuple(counts), limit
 
 
 def _queue_end(plan: AuditPlan, maps: MapCache, reader: AuditLogReader, name: tuple[str, int]) -> int:
     """Returns the physical offset where the newest record of a queue ends; -1 if the queue has no record."""
-    units = QueueUnits(maps, plan.queues[name], plan.queue_file_size)
+    units = plan.open_queue(maps, name)
     end = units.end()
     for number in range(end - 1, max(end - 1 - _UNITS_TRIED, units.first - 1), -1):
         for unit in units.read(number, number + 1):
@@ -211,10 +218,10 @@ def _dispatched_to(reader: AuditLogReader, limit: int, plan: AuditPlan) -> int:
 
     That is `ROWS_IN_FLIGHT` records before `limit`, or the beginning of the file that contains `limit`.
     """
-    covering = reader.view(limit - 1) if limit > plan.log_min else None
-    if covering is None:
+    file = reader.files.find_any_size(limit - 1) if limit > plan.log_min else None
+    if file is None:
         return limit
-    data, base = covering
+    data, base = file.map.view[: plan.log_file_size], file.from_offset
     recent: deque[int] = deque(maxlen=ROWS_IN_FLIGHT + 1)
     for rows in valid_rows(data, base, 0, limit - base):
         recent.extend(rows["physical_offset"].tolist())

@@ -21,13 +21,14 @@ from penstock.format.scan import Blank, Damage, ScanBatch, hidden_record, scan, 
 from penstock.format.scan_rows import ROW, Reason
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import MapCache, QueueUnits
+from penstock.store.audit.files import QueueUnits
 from penstock.store.audit.keys import IndexFacts, KeyCheck, KeyCover, open_tables
-from penstock.store.audit.plan import NO_FILES, AuditPlan, AuditRange
+from penstock.store.audit.plan import AuditPlan, AuditRange
 from penstock.store.audit.queue_coverage import QueueCover, QueueName
 from penstock.store.audit.records import MINUTE_MS, Diagnosis, FaultRun, RecordChecks, diagnose, join_run
 from penstock.store.consume_queue import QueueExtensions
 from penstock.store.file_io import FileMap, Files
+from penstock.store.readonly.view import MapCache
 
 
 class UnitCheck:
@@ -215,7 +216,7 @@ def audit_range(
         file = maps.get(piece.file.path)
         if file is None:  # retention deleted it
             return RangeResult()
-        return _RangeAudit(plan, files, piece, file, maps, queue_maps, index, topics or kernels.TopicTable()).run()
+        return _RangeAudit(plan, files, piece, file.map, maps, queue_maps, index, topics or kernels.TopicTable()).run()
 
 
 class _RangeAudit:
@@ -255,7 +256,7 @@ class _RangeAudit:
         plan, maps = self._plan, self._queue_maps  # not self: a cycle would keep the maps open
 
         def open_queue(name: QueueName) -> QueueUnits:
-            return QueueUnits(maps, plan.queues.get(name, NO_FILES), plan.queue_file_size)
+            return plan.open_queue(maps, name)
 
         return UnitCheck(self._topics, open_queue, self._extensions, plan.deleted_topics)
 
