@@ -21,9 +21,10 @@ from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.hosts import encode_host
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
 from penstock.format.put_rows import PutLimits, PutRows, RowRefused, plan_puts
-from penstock.format.queue_unit import NO_RECORD_SIZE, Units
+from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.scan_rows import ROW, Reason
 from penstock.store.append import PutPath
+from penstock.store.consume_queue import ReadableQueue
 from penstock.store.mapped_file import MappedFile
 from penstock.store.message import ArrowPage, ArrowResult, GetStatus, LogPage, Message, Page, PutStatus
 from penstock.store.prepare import PutRefused, prepare
@@ -56,27 +57,6 @@ class ReadableLog(Protocol):
     def confirmed_offset(self) -> int: ...
 
     def roll_next(self, offset: int) -> int: ...
-
-
-class ReadableQueue(Protocol):
-    """A consume queue to read: the `ConsumeQueue` of an open store, or a read-only view."""
-
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def queue_id(self) -> int: ...
-
-    @property
-    def min_offset(self) -> int: ...
-
-    @property
-    def max_offset(self) -> int: ...
-
-    @property
-    def units_in_file(self) -> int: ...
-
-    def page(self, queue_offset: int, limit: int, /) -> Units | None: ...
 
 
 class ArrowReader:
