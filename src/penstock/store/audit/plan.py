@@ -105,7 +105,7 @@ class AuditPlan(msgspec.Struct, frozen=True):
         return AuditLogReader(FilesView(self.layout.commit_log, self.log_file_size, maps), self.settings.delay_levels)
 
     def open_queue(self, maps: MapCache, name: QueueName) -> QueueUnits:
-        files = FilesView(self.layout.consume_queue / name[0] / str(name[1]), self.queue_file_size, maps)
+        files = FilesView(self.layout.consume_queue.joinpath(name[0], str(name[1])), self.queue_file_size, maps)
         return QueueUnits(files, self.queues.get(name, NO_FILES))
 
     def log_path(self, offset: int) -> Path:

@@ -142,7 +142,7 @@ class _QueueMatcher:
 
 _ROWS = 4096
 _ROWS_TO_MATCH = 1 << 16
-_QUEUE_FILES_OPEN = 512
+QUEUE_FILES_OPEN = 512
 
 
 class RangeResult(msgspec.Struct):
@@ -210,9 +210,17 @@ def audit_range(
     piece: AuditRange,
     index: tuple[IndexFacts, ...],
     topics: kernels.Topics | None = None,
+    queue_maps: MapCache | None = None,
 ) -> RangeResult:
-    """Audits the range `piece` of the log. `topics` may be shared by all ranges of a process."""
-    with MapCache(files) as maps, MapCache(files, _QUEUE_FILES_OPEN) as queue_maps:
+    """Audits the range `piece` of the log.
+
+    `topics` may be shared by all ranges of a process, `queue_maps` by all ranges of a thread: mapping the files of many
+    queues takes as long as reading them.
+    """
+    if queue_maps is None:
+        with MapCache(files, QUEUE_FILES_OPEN) as own:
+            return audit_range(plan, files, piece, index, topics, own)
+    with MapCache(files) as maps:
         file = maps.get(piece.file.path)
         if file is None:  # retention deleted it
             return RangeResult()

@@ -33,7 +33,7 @@ class MapCache:
     """Maps each file once, and keeps the `max_open` most recently used files open. Several views may share it."""
 
     def __init__(self, files: Files, max_open: int = 2**31) -> None:
-        self._io = files
+        self.io = files
         self._max_open = max_open
         self._open: OrderedDict[Path, tuple[MappedFile, tuple[int, int] | None]] = OrderedDict()
         """The open files, each with the identity that it had on disk before it was mapped."""
@@ -44,9 +44,9 @@ class MapCache:
         if found is not None:
             self._open.move_to_end(path)
             return found[0]
-        identity = self._io.identity(path)
+        identity = self.io.identity(path)
         try:
-            mapped = self._io.open_map(path)
+            mapped = self.io.open_map(path)
         except (FileNotFoundError, BadStore, ValueError):  # ValueError: an empty file cannot be mapped
             return None
         file = MappedFile(mapped, int(path.name), wrote=len(mapped))
@@ -58,7 +58,7 @@ class MapCache:
     def unmap_changed(self) -> None:
         """Unmaps files that were deleted, replaced, or changed in size since they were mapped."""
         for path, (file, identity) in list(self._open.items()):
-            if self._io.identity(path) != identity or self._io.size(path) != file.size:
+            if self.io.identity(path) != identity or self.io.size(path) != file.size:
                 self._open.pop(path)[0].shut_down()
 
     def close(self) -> None:
@@ -79,20 +79,20 @@ class FilesView:
 
     def __init__(self, folder: Path, file_size: int, maps: MapCache | None = None) -> None:
         """`maps`: a cache, which other views may share; default: a new one. `close` closes it."""
-        self._io = OverlayFiles()
+        self._maps = MapCache(OverlayFiles(), _MAX_MAPPED) if maps is None else maps
         self._folder = folder
-        self._maps = MapCache(self._io, _MAX_MAPPED) if maps is None else maps
+        self._paths: dict[int, Path] = {}
         self.file_size = file_size
 
     def offsets(self) -> list[int]:
         """Returns the offsets of the existing files, in order."""
-        return [int(name) for name in self._io.names(self._folder) if _NAME.fullmatch(name)]
+        return [int(name) for name in self._maps.io.names(self._folder) if _NAME.fullmatch(name)]
 
     def find(self, offset: int) -> MappedFile | None:
         """Returns the file that contains `offset`; None if it does not exist. Raises BadStore if its size is wrong."""
         path = self._path(offset)
         file = self._maps.get(path)
-        if file is None and not self._io.exists(path):
+        if file is None and not self._maps.io.exists(path):
             return None
         if file is None or file.size != self.file_size:
             raise BadStore(
@@ -108,7 +108,11 @@ class FilesView:
         return self._maps.get(self._path(offset))
 
     def _path(self, offset: int) -> Path:
-        return self._folder / file_name(offset - offset % self.file_size)
+        first = offset - offset % self.file_size
+        path = self._paths.get(first)
+        if path is None:
+            path = self._paths[first] = self._folder / file_name(first)
+        return path
 
     def unmap_changed(self) -> None:
         """Unmaps files that were deleted, replaced, or changed in size since they were mapped."""
