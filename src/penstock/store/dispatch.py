@@ -26,6 +26,7 @@ import numpy.typing as npt
 from penstock.errors import StoreFailed
 from penstock.format import kernels
 from penstock.format.damage_placeholder import find_placeholders
+from penstock.format.scan import row_at
 from penstock.format.scan_rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Picks, Placeholders
@@ -425,7 +426,7 @@ class Dispatcher:
 
     def tags_code(self, record: bytes, offset: int) -> int:
         """Computes the tags code that the unit of a valid record has. `offset` is the record's physical offset."""
-        rows, _, _ = kernels.walk(record, offset, 0, len(record), False, None, 1)
+        rows = row_at(record, offset, 0)
         kernels.tag_codes(record, offset, rows, self._delay_levels)
         return int(rows["tags_code"][0])
 
