@@ -34,7 +34,6 @@ from penstock.format.kernels import Longs
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record
 from penstock.store.append import PutPath
-from penstock.store.atomic_files import finish_swap
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.cold_reads import ColdRead, ColdReads
 from penstock.store.consume_queue import ConsumeQueue
@@ -43,7 +42,6 @@ from penstock.store.damage import MayExceed, never_exceed
 from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.external_dispatch.coordination import acquire_job_lock, is_external, remove_agreement
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.external_dispatch.start import AppendOnlyStart
 from penstock.store.file_io import Files, NotResident
@@ -71,7 +69,7 @@ from penstock.store.prepare import PutRefused
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
 from penstock.store.record_reader import HeaderCheck, RecordReader
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
-from penstock.store.recovery.recovery import Recovery
+from penstock.store.recovery.start import InlineStart
 from penstock.store.replication.replica_log import ReplicaLog
 from penstock.store.retention.cleaner import Retention, explain_retention
 from penstock.store.retention.derived import DerivedCleaner
@@ -201,7 +199,7 @@ class MessageStore:
             on_progress=progress,
             job_lock=job_lock,
         )
-        start = AppendOnlyStart(parts) if self.engine.only_appends else _InlineStart(parts)
+        start = AppendOnlyStart(parts) if self.engine.only_appends else InlineStart(parts)
         with contextlib.closing(start):
             self._topics.load()
             start.inspect(clean)
@@ -745,42 +743,3 @@ class MessageStore:
             puts_refused=self.flags.reason,
             retention=None if self.retention is None else self.retention.figures(),
         )
-
-
-class _InlineStart:
-    """The start of a store that dispatches itself: full recovery, once, before any other thread exists.
-
-    If an external dispatch job built queues and index so far, the start first acquires the job's lock, so that no job
-    runs. Once everything is dispatched, it removes the agreement (`dispatch.json`). After a crash in between, the next
-    start repeats both steps. A read-only view takes no lock. Raises StoreInUse if a job is running.
-    """
-
-    def __init__(self, parts: StartParts) -> None:
-        self._io = files = parts.engine.io
-        self._layout = layout = parts.engine.layout
-        external = is_external(files, layout)
-        self._lock: StoreLock | None = None
-        if external and not files.read_only:
-            self._lock = parts.job_lock or acquire_job_lock(files, layout)
-        try:
-            finish_swap(files, layout)
-            self._recovery = Recovery(parts, external=external)
-        except BaseException:
-            self.close()
-            raise
-
-    def inspect(self, clean_exit: bool) -> None:
-        """See `Recovery.inspect`."""
-        self._recovery.inspect(clean_exit)
-
-    def apply(self) -> RecoveryReport:
-        """Runs `Recovery.apply`. Afterwards this store dispatches, no longer a job."""
-        report = self._recovery.apply()
-        if self._lock is not None:
-            remove_agreement(self._io, self._layout)
-        return report
-
-    def close(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
