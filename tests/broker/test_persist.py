@@ -14,13 +14,13 @@ from support.brokers import BrokerHome
 from support.disks import FaultyFiles, refuse
 from support.loopback import until
 
+from penstock import supervision
 from penstock.broker.broker import Broker
 from penstock.broker.broker_state import Persister, SavedTable
 from penstock.broker.offsets import OffsetTable
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadStore
 from penstock.format.config_tables import ConsumerOffsets
-from penstock.remoting import supervision
 from penstock.store import MessageStore, Settings
 from penstock.store.config_files import ConfigFile
 from penstock.supervision import Supervisor

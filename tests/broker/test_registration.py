@@ -13,12 +13,12 @@ import pytest
 from support.brokers import WAIT_S, BrokerHome, ok
 from support.loopback import until
 
+from penstock import supervision
 from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.namesrv import NameServer
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from penstock.remoting import supervision
 from penstock.remoting.connection import connect
 from penstock.remoting.sockets import parse_address
 from penstock.store import MessageStore, Settings

@@ -16,6 +16,7 @@ from support.brokers import BrokerHome, RunningBroker, bodies, ok
 from support.clusters import caught_up, master, slave
 from support.loopback import until
 
+from penstock import supervision
 from penstock.broker import broker as broker_module
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.broker import Broker
@@ -36,7 +37,6 @@ from penstock.broker.transactions import TransactionCheck
 from penstock.namesrv import NameServer, name_server
 from penstock.protocol.bodies.admin import KVTable
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.remoting import supervision
 from penstock.store import FlushDiskType, Message, MessageStore, Settings
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ def kill(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
 KINDS = {
     "async": (ASYNC, {"penstock-flush", "penstock-derived-flush", "penstock-clean", "penstock-disk"}),
     "sync": (SYNC, {"penstock-group-commit"}),
-    "sync master": (WITH_SLAVES, {"penstock-slave-acks"}),
+    "sync master": (WITH_SLAVES, {"penstock-deadlines"}),
     "pooled": (POOLED, {"penstock-commit"}),
     "large files": (LARGE_FILES, {"penstock-prefault"}),
 }

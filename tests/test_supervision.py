@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.loopback import serving, small_limits, until
 
+from penstock import supervision
 from penstock.errors import PenstockError
-from penstock.remoting import supervision
 from penstock.remoting.limits import ServerConnections
 from penstock.supervision import OnDeath, Supervisor
 
