@@ -18,6 +18,7 @@ from support.peers import PeerError
 
 from bench import PROJECT
 from bench.broker import BrokerSuite
+from bench.cold import ColdSuite
 from bench.compare import CompareSuite
 from bench.console import ConsoleSuite
 from bench.pipeline import PipelineSuite
@@ -92,22 +93,30 @@ for each in SUITES:
     app.command(each.name, help=each.summary)(command_of(each))
 
 
-@app.command("compare", help=CompareSuite.summary)
-def compare(
-    context: typer.Context,
-    before: Annotated[Path, typer.Option(metavar="TREE", help="The source tree before a change, or its src.")],
-    after: Annotated[Path, typer.Option(metavar="TREE", help="The source tree after it.")],
-    quick: Quick = False,
-    rounds: Rounds = _ROUNDS,
-    only: Only = "",
-    json: Json = None,
-    folder: Folder = None,
-) -> int:
-    options = Options(quick, rounds, names_of(only), folder, command=context.obj)
-    report = measured(CompareSuite(before, after), options)
-    if json is not None:
-        report.save(json)
-    return show(report)
+def command_of_trees(suite: type[CompareSuite | ColdSuite]) -> Callable[..., int]:
+    """The command that runs a suite which compares two source trees."""
+
+    def command(
+        context: typer.Context,
+        before: Annotated[Path, typer.Option(metavar="TREE", help="The source tree before a change, or its src.")],
+        after: Annotated[Path, typer.Option(metavar="TREE", help="The source tree after it.")],
+        quick: Quick = False,
+        rounds: Rounds = _ROUNDS,
+        only: Only = "",
+        json: Json = None,
+        folder: Folder = None,
+    ) -> int:
+        options = Options(quick, rounds, names_of(only), folder, command=context.obj)
+        report = measured(suite(before, after), options)
+        if json is not None:
+            report.save(json)
+        return show(report)
+
+    return command
+
+
+for trees in (CompareSuite, ColdSuite):
+    app.command(trees.name, help=trees.summary)(command_of_trees(trees))
 
 
 def names_of(only: str) -> tuple[str, ...]:

@@ -131,9 +131,14 @@ class Ring:
         return slices
 
 
-def sends(topic: str, body_size: int, count: int) -> Ring:
+def sends(topic: str, body_size: int, count: int, topics: int = 0) -> Ring:
+    """Sends to a topic, or in turns to as many topics as `topics` says, named by number."""
     body = bytes(body_size)
-    return Ring(send_frame(topic, number % QUEUES, body, FIRST_OPAQUE + number) for number in range(count))
+    names = [f"{topic}-{number}" for number in range(topics)] or [topic]
+    return Ring(
+        send_frame(names[number % len(names)], number // len(names) % QUEUES, body, FIRST_OPAQUE + number)
+        for number in range(count)
+    )
 
 
 def batches(topic: str, body_size: int, messages: int, count: int) -> Ring:
@@ -320,7 +325,7 @@ def connected(job: dict[str, Any]) -> socket.socket:
 
 def send(job: dict[str, Any]) -> Answer:
     """Single messages, `window` in flight."""
-    ring = sends(job["topic"], job["body"], _RING)
+    ring = sends(job["topic"], job["body"], _RING, job.get("topics", 0))
     with connected(job) as broker:
         return closed_loop(broker, ring, job["count"], job["window"])
 

@@ -222,6 +222,8 @@ def figure(value: float, unit: Unit) -> str:
         return f"{value:.2f} GB/s"
     if unit == "s":
         return f"{value:.3f} s"
+    if unit == "times":
+        return f"{value:.3g}"
     if unit in ("ms", "us"):
         return f"{value:.3g} {'ms' if unit == 'ms' else 'µs'}"
     suffix = " B" if unit == "bytes" else " /s"

@@ -23,7 +23,7 @@ from bench.workspace import BenchFailed, ended_politely, workspace
 if TYPE_CHECKING:
     from bench.report import Report
 
-Unit = Literal["messages/s", "queries/s", "GB/s", "s", "ms", "us", "bytes"]
+Unit = Literal["messages/s", "queries/s", "GB/s", "s", "ms", "us", "bytes", "times"]
 Tell = Callable[[str], None]
 VALUE = "value"
 OURS, JAVA = "ours", "java"

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.brokers import BrokerHome, ok
+from support.brokers import BrokerHome, RawClient, ok
 from support.loopback import until
 
+from penstock.format.message_id import decode_message_id
 from penstock.protocol.bodies.admin import KVTable
-from penstock.protocol.bodies.stats import BrokerStatsData
+from penstock.protocol.bodies.stats import COUNTERS_KEY, BrokerCounters, BrokerStatsData
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.store import Message
+from penstock.store import Message, PutStatus
+from penstock.store.message import PutResult
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -49,18 +51,71 @@ def test_the_runtime_has_the_figures_that_tools_look_for(home: BrokerHome, run: 
     run(check())
 
 
-def test_every_put_is_in_a_class_of_latency_and_the_slowest_have_a_class_of_their_own(
-    home: BrokerHome, run: Run
-) -> None:
+async def counters(client: RawClient) -> BrokerCounters:
+    reply = ok(await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO, penstockCounters=True))
+    return BrokerCounters.from_bytes(KVTable.from_bytes(reply.body).table[COUNTERS_KEY].encode())
+
+
+def test_counters_never_fall_whatever_is_deleted_or_reset(home: BrokerHome, run: Run) -> None:
     async def check() -> None:
         async with home.running() as broker:
             client = await broker.client()
+            for _ in range(3):
+                sent = ok(await client.send("orders"))
+            ok(await client.pull("orders", consumerGroup="CID"))
+            offset = decode_message_id(sent.ext["msgId"])[1]
+            back = {"offset": offset, "group": "CID", "delayLevel": -1, "originTopic": "orders"}
+            ok(await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **back))
+            before = await counters(client)
+            assert before.messages_in["orders"][0] == 3
+            assert before.messages_in["%DLQ%CID"][0] == 1
+            assert before.messages_out == {"orders@CID": (3, before.messages_in["orders"][1])}
+            assert before.sent_back == {"orders@CID": 1}
+            broker.state.offsets.commit("CID", "orders", 0, 3)
+            broker.state.offsets.commit("CID", "orders", 0, 0)
+            ok(await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders"))
+            ok(await client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="CID"))
+            assert await counters(client) == before
             ok(await client.send("orders"))
-            reply = ok(await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO))
-            classes = dict(text.split(":") for text in KVTable.from_bytes(reply.body).table[LATENCIES].split())
-            assert next(iter(classes)) == "[<=1ms]"
-            assert list(classes)[-2:] == ["[<=5000ms]", "[5000ms~]"]
-            assert sum(map(int, classes.values())) == 1
+            ok(await client.pull("orders", consumerGroup="CID"))
+            after = await counters(client)
+            assert after.messages_in["orders"][0] == 4
+            assert after.messages_out["orders@CID"][0] == 4
+            stats = await client.ask(
+                RequestCode.VIEW_BROKER_STATS_DATA, statsName="BROKER_PUT_NUMS", statsKey="DefaultCluster"
+            )
+            assert BrokerStatsData.from_bytes(ok(stats).body).stats_minute.sum == 5
+
+    run(check())
+
+
+def test_refused_requests_are_counted_by_their_code(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            client = await broker.client()
+            assert (await counters(client)).requests_refused == {}
+            for _ in range(2):
+                assert (await client.send("not a topic")).code != ResponseCode.SUCCESS
+            assert (await client.ask(98_765)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert (await counters(client)).requests_refused == {"310": 2, "-1": 1}
+
+    run(check())
+
+
+def test_latencies_are_written_with_the_class_above_all_bounds(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            client = await broker.client()
+            broker.store.statistics.count_put(PutResult(PutStatus.PUT_OK, 0, 1), 7.0)
+            ok(await client.send("orders"))
+            ok(await client.pull("orders"))
+            table = KVTable.from_bytes(ok(await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+            assert table["putMessageDistributeTime"].endswith(" [<=5000ms]:0 [5000ms~]:1")
+            assert float(table["putMessageSeconds"]) > 7
+            assert table["getMessageDistributeTime"].endswith(" [5000ms~]:0")
+            assert float(table["getMessageSeconds"]) > 0
+            assert int(table["getMessageSizeTotal"]) == broker.store.figures().got_bytes > 0
+            assert COUNTERS_KEY not in table, "they are many, and have to be asked for"
 
     run(check())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,10 +27,16 @@ from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, Produc
 from penstock.protocol.bodies.queues import LockBatchRequestBody, MessageQueue
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.admin import CreateTopic, TopicName
-from penstock.protocol.headers.groups import ConsumerGroupRequest, GetConsumerRunningInfo, UnregisterClient
-from penstock.protocol.headers.offsets import QueryConsumerOffset, ResetOffset
+from penstock.protocol.headers.groups import (
+    ConsumerGroupRequest,
+    GetConsumerRunningInfo,
+    GetConsumeStats,
+    UnregisterClient,
+)
+from penstock.protocol.headers.offsets import QueryConsumerOffset, QueryConsumeTimeSpan, ResetOffset
+from penstock.protocol.headers.pull import QueryConsumeQueue
 from penstock.protocol.versions import V4_9_8, Language
-from penstock.store import MessageStore, Settings
+from penstock.store import Message, MessageStore, Settings
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -78,7 +85,7 @@ def test_a_topic_is_created_shown_and_deleted(home: BrokerHome, run: Run) -> Non
             shown = call(broker, "show topic", me, TopicName(topic="orders"))
             assert isinstance(shown, TopicConfig)
             assert shown.write_queue_nums == 2
-            assert len(call(broker, "topic stats", me, TopicName(topic="orders")).offset_table) == 2
+            assert len((await call(broker, "topic stats", me, TopicName(topic="orders"))).offset_table) == 2
             await call(broker, "delete topic", me, TopicName(topic="orders"))
             with pytest.raises(Refusal) as refusal:
                 call(broker, "show topic", me, TopicName(topic="orders"))
@@ -153,6 +160,42 @@ def test_a_reset_is_told_to_the_clients_and_a_question_is_passed_on(tmp_path: Pa
             with pytest.raises(Refusal, match="the client is gone"):
                 await admin.running_info(me, question)
             await asyncio.sleep(0)
+
+    run(check())
+
+
+def test_store_times_and_records_are_not_read_on_the_loop(
+    home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be on disk only, and the loop serves every other client."""
+
+    async def check() -> None:
+        async with home.running() as broker:
+            me, store = PlainClient(), broker.store
+            store.put(Message("orders", b"one"))
+            call(broker, "create topic", me, new_topic("orders"))
+            broker.state.offsets.commit("CID", "orders", 0, 1)
+            threads: list[str] = []
+            store_time, find = store.store_time, store.queues.find
+
+            def read_time(*place: Any) -> int:
+                threads.append(threading.current_thread().name)
+                return store_time(*place)
+
+            def find_queue(*place: Any) -> Any:
+                threads.append(threading.current_thread().name)
+                return find(*place)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(store, "store_time", read_time)
+                await call(broker, "topic stats", me, TopicName(topic="orders"))
+                await call(broker, "group progress", me, GetConsumeStats(consumer_group="CID", topic="orders"))
+                await call(broker, "time span", me, QueryConsumeTimeSpan(group="CID", topic="orders"))
+                patched.setattr(store.queues, "find", find_queue)
+                shown = await call(broker, "queue units", me, QueryConsumeQueue(topic="orders", queue_id=0, count=1))
+            assert len(shown.queue_data) == 1
+            assert len(threads) >= 4
+            assert threading.current_thread().name not in threads
 
     run(check())
 

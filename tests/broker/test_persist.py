@@ -14,15 +14,23 @@ from support.brokers import BrokerHome
 from support.disks import FaultyFiles, refuse
 from support.loopback import until
 
-from penstock.broker import broker_state as state_module
+from penstock import supervision
+from penstock.broker.broker import Broker
 from penstock.broker.broker_state import Persister, SavedTable
 from penstock.broker.offsets import OffsetTable
+from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadStore
 from penstock.format.config_tables import ConsumerOffsets
+from penstock.store import MessageStore, Settings
 from penstock.store.config_files import ConfigFile
+from penstock.supervision import Supervisor
 
 if TYPE_CHECKING:
     from broker.conftest import Run
+
+
+def tasks() -> Supervisor:
+    return Supervisor(logging.getLogger("penstock.broker"))
 
 
 class Saving:
@@ -41,7 +49,7 @@ class Saving:
 
 def test_a_change_during_a_write_is_written_next(tmp_path: Path, run: Run) -> None:
     async def check() -> None:
-        saving, persister = Saving(tmp_path), Persister()
+        saving, persister = Saving(tmp_path), Persister(tasks())
         may_write, writing = threading.Event(), threading.Event()
 
         def wait(folder: Path) -> None:
@@ -67,7 +75,7 @@ def test_a_write_that_fails_is_said_once_and_tried_again(
     tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def check() -> None:
-        saving, persister = Saving(tmp_path), Persister()
+        saving, persister = Saving(tmp_path), Persister(tasks())
         tried = 0
 
         def count(folder: Path) -> None:
@@ -86,19 +94,19 @@ def test_a_write_that_fails_is_said_once_and_tried_again(
         assert await persister.stop()
         assert saving.on_disk() == {0: 1}
 
-    monkeypatch.setattr(state_module, "_RETRY_S", 0.001)
+    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.001)
     with caplog.at_level(logging.INFO, "penstock.broker"):
         run(check())
     said = [record.getMessage() for record in caplog.records]
-    assert len([line for line in said if "cannot save" in line]) == 1
-    assert len([line for line in said if "after a retry" in line]) == 1
+    assert len([line for line in said if line.endswith("retrying")]) == 1
+    assert len([line for line in said if "works again" in line]) == 1
 
 
 def test_an_unexpected_error_does_not_end_the_periodic_save(
     tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def check() -> None:
-        saving, persister = Saving(tmp_path), Persister()
+        saving, persister = Saving(tmp_path), Persister(tasks())
 
         def fail(folder: Path) -> None:
             saving.disk.before_sync_folder = lambda folder: None
@@ -122,17 +130,19 @@ def test_a_broker_whose_tables_cannot_be_saved_still_closes_its_store(
         async def fail(self: Persister) -> bool:
             raise MemoryError("planted")
 
-        async with home.running() as broker:
-            monkeypatch.setattr(Persister, "stop", fail)
-            assert not await broker.broker.stop()
-            assert broker.store._closed
+        broker = Broker(MessageStore.open(home.path, Settings.dev()), BrokerSettings())
+        await broker.start("127.0.0.1", 0)
+        monkeypatch.setattr(Persister, "stop", fail)
+        assert not await broker.stop()
+        assert broker.store._closed
+        assert not await broker.stop(), "a second call returns the same"
 
     run(check())
 
 
 def test_what_was_not_saved_yet_is_saved_at_the_end(tmp_path: Path, run: Run) -> None:
     async def check() -> None:
-        saving, persister = Saving(tmp_path), Persister()
+        saving, persister = Saving(tmp_path), Persister(tasks())
         persister.add(saving.saved, 3600)
         saving.table.commit("g", "T", 0, 1)
         assert await persister.stop()
@@ -143,7 +153,7 @@ def test_what_was_not_saved_yet_is_saved_at_the_end(tmp_path: Path, run: Run) ->
 
 def test_at_the_end_a_disk_that_refuses_is_said(tmp_path: Path, run: Run) -> None:
     async def check() -> None:
-        saving, persister = Saving(tmp_path), Persister()
+        saving, persister = Saving(tmp_path), Persister(tasks())
         persister.add(saving.saved)
         saving.table.commit("g", "T", 0, 1)
         saving.disk.before_sync_folder = lambda folder: refuse(errno.EROFS)

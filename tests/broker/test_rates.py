@@ -74,6 +74,7 @@ def test_a_topic_that_is_deleted_and_made_again_starts_at_nothing() -> None:
     found = rates.find("TOPIC_PUT_NUMS", "orders")
     assert found is not None
     assert found[0].total == 3
+    assert counters.totals().messages_in == {"orders": (103, 2)}
 
 
 def test_the_totals_of_a_day_are_noted_at_midnight() -> None:

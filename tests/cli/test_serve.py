@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.brokers import RawClient, bodies, ok
 
+from penstock.cli.serve import OFF, ConsoleChild
+from penstock.errors import PenstockError
 from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.connection import connect
+from penstock.store import Settings
 
 if TYPE_CHECKING:
     from cli.conftest import Run
@@ -259,6 +262,44 @@ def test_whoever_opens_the_door_to_others_is_told(serve: Callable[..., Served]) 
     assert not told["advertised"].startswith("0.0.0.0")
     assert served.end() == 0
     assert "aclEnable=false" in served.said
+
+
+LEAVES = """
+import sys
+from penstock.broker.send_acks import PendingAcks
+from penstock.cli.main import main
+
+def fails(self, pending):
+    raise MemoryError("planted")
+
+PendingAcks._answer = fails
+raise SystemExit(main())
+"""
+
+
+def test_a_broker_that_cannot_go_on_closes_its_store_and_fails(tmp_path: Path) -> None:
+    arguments = ["serve", "--store", tmp_path / "store", *ANYWHERE, "--json", "--set", "flushDiskType=SYNC_FLUSH"]
+    arguments += ["--set", "stopLimitMillis=3000"]
+    with subprocess.Popen(
+        [sys.executable, "-c", LEAVES, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        address = json.loads(process.stdout.readline())["broker"]
+        with pytest.raises(PenstockError):
+            with_client(address, lambda client: client.send("orders"))
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "acks of sends: MemoryError('planted'); this server cannot go on, and stops" in said
+    assert not (tmp_path / "store" / "abort").exists(), "the store was closed"
+
+
+def test_the_end_of_the_console_is_noticed() -> None:
+    child = ConsoleChild(OFF, Settings(), None, None)
+    child.check()
+    child._process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], stdin=subprocess.PIPE)
+    child._process.wait(30)
+    with child, pytest.raises(PenstockError, match="ended with status 3"):
+        child.check()
 
 
 def test_a_second_signal_ends_it_at_once(serve: Callable[..., Served]) -> None:

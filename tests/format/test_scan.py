@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from support.messages import make_file, make_log, make_record
 
 from penstock.format import kernels
-from penstock.format.scan import Blank, Damage, Scan, ScanBatch, scan
+from penstock.format.scan import (
+    Blank,
+    Damage,
+    Scan,
+    ScanBatch,
+    hidden_record,
+    next_valid,
+    nonzero_end,
+    row_at,
+    scan,
+    valid_rows,
+)
 from penstock.format.scan_rows import Reason
 
 BASE = 4096
@@ -311,3 +322,71 @@ def test_records_damage_and_filler_cover_the_log_without_gaps(
             at += item.size
     rest = bytes(log[at - BASE :])
     assert not any(rest[4:8])
+
+
+# -- the records alone, one record, the next one -------------------------------------------------------------------
+
+
+@each_kernel
+def test_valid_rows_are_the_records_without_damage_and_fillers() -> None:
+    log = bytearray(make_file(BODIES, BASE, blank=30))
+    log[STARTS[1] - BASE + 4] ^= 1
+    found = [offset for rows in valid_rows(log, BASE, 0, len(log)) for offset in rows["physical_offset"].tolist()]
+    assert found == [STARTS[0], STARTS[2], STARTS[3]]
+
+
+@each_kernel
+def test_row_at_reads_one_record_or_none() -> None:
+    log = make_file(BODIES, BASE, blank=30)
+    topics = kernels.TopicTable()
+    rows = row_at(log, BASE, STARTS[2] - BASE, check_crc=True, topics=topics)
+    assert rows["physical_offset"].tolist() == [STARTS[2]]
+    assert len(topics) == 1
+    for at in (1, STARTS[4] - BASE, len(log)):  # inside a record, at the filler, after the file
+        assert not len(row_at(log, BASE, at))
+
+
+@each_kernel
+@pytest.mark.parametrize("zeros_of_size", [0, 2])
+def test_the_search_for_the_next_record_skips_holes(zeros_of_size: int) -> None:
+    log = bytes(100) + make_file(BODIES, BASE + 100)
+    asked: list[int] = []
+
+    def written(start: int) -> list[tuple[int, int]]:
+        asked.append(start)
+        return [(100 + zeros_of_size, len(log))]
+
+    assert next_valid(log, BASE, 1, len(log), written) == 100
+    assert next_valid(log, BASE, 1, 100, written) == -1
+    assert next_valid(log, BASE, 1, len(log), lambda start: []) == -1
+    assert asked == [1, 1]
+
+
+@each_kernel
+def test_a_scan_that_knows_the_written_ranges_finds_what_one_without_them_finds() -> None:
+    log = bytearray(make_file(BODIES, BASE) + bytes(5000))
+    log[STARTS[1] - BASE + 4] ^= 1
+    log[STARTS[4] - BASE : STARTS[4] - BASE + 9] = b"not a rec"
+    written = {"written": lambda start: [(start, STARTS[4] - BASE + 500)]}
+    assert run(log, **written) == run(log)
+
+
+def test_the_last_nonzero_byte_is_found_across_chunks() -> None:
+    view = memoryview(bytearray(3 << 20))
+    assert nonzero_end(view, [(0, len(view))], 7) == 7
+    view[5] = 1
+    assert nonzero_end(view, [(0, len(view))], 0) == 6
+    assert nonzero_end(view, [(6, len(view))], 6) == 6
+    view[2 << 20] = 1
+    assert nonzero_end(view, [(0, 100), (200, 2**40)], 0) == (2 << 20) + 1
+
+
+@each_kernel
+def test_a_record_inside_a_filler_is_found() -> None:
+    log = bytearray(make_file(BODIES, BASE, blank=400))
+    filler = Blank(STARTS[4], len(log) - (STARTS[4] - BASE))
+    assert hidden_record(log, BASE, filler) == -1
+    at = STARTS[4] - BASE + 40
+    record = make_record(BASE + at, b"hidden")
+    log[at : at + len(record)] = record
+    assert hidden_record(log, BASE, filler) == at

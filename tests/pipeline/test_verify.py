@@ -29,8 +29,8 @@ from penstock.pipeline.jobs.verify import (
 )
 from penstock.pipeline.ranges import piece_size_for
 from penstock.store import MessageStore, Settings
-from penstock.store.audit.files import NumberedFile
 from penstock.store.audit.plan import AuditRange
+from penstock.store.readonly.geometry import NumberedFile
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,11 @@ import pytest
 from support.stores import StoreHome
 
 from penstock.errors import BadStore
-from penstock.format.queue_unit import pack_unit
+from penstock.format.queue_unit import PRE_BLANK, pack_unit, unpack_unit
+from penstock.store.consume_queue import unit_pages
+from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.readonly import view as view_module
-from penstock.store.readonly.view import FilesView, LogView, QueueView, ShippedUnits
+from penstock.store.readonly.view import FilesView, LogView, MapCache, QueueView, ShippedUnits
 
 FILE_SIZE = 4096
 UNITS = 5
@@ -56,6 +58,32 @@ def test_a_file_of_another_size_is_refused(tmp_path: Path, size: int) -> None:
     (tmp_path / f"{0:020d}").write_bytes(b"x" * size)
     with pytest.raises(BadStore):
         FilesView(tmp_path, FILE_SIZE).find(0)
+
+
+@pytest.mark.parametrize("size", [1, FILE_SIZE - 1, FILE_SIZE, FILE_SIZE + 1])
+def test_an_audit_finds_a_file_of_any_size(tmp_path: Path, size: int) -> None:
+    (tmp_path / f"{FILE_SIZE:020d}").write_bytes(b"x" * size)
+    (tmp_path / f"{2 * FILE_SIZE:020d}").touch()
+    view = FilesView(tmp_path, FILE_SIZE)
+    found = view.find_any_size(2 * FILE_SIZE - 1)
+    assert found is not None
+    assert (found.from_offset, found.size) == (FILE_SIZE, size)
+    assert view.find_any_size(0) is None
+    assert view.find_any_size(2 * FILE_SIZE) is None, "an empty file"
+    view.close()
+
+
+def test_views_that_share_a_cache_share_its_limit(tmp_path: Path) -> None:
+    make_files(tmp_path / "a", 0)
+    make_files(tmp_path / "b", 0)
+    with MapCache(OverlayFiles(), 1) as maps:
+        a, b = (FilesView(tmp_path / name, FILE_SIZE, maps) for name in "ab")
+        first = a.find(0)
+        second = b.find(0)
+        assert first is not None
+        assert second is not None
+        assert (first.available, second.available) == (False, True)
+    assert not second.available
 
 
 def test_a_file_that_is_deleted_stays_readable_while_it_is_mapped(tmp_path: Path) -> None:
@@ -112,7 +140,7 @@ def test_units_come_from_one_file_at_a_time_and_end_where_the_view_does(home: St
         assert queue is not None
         expected = [queue.unit(number) for number in range(12)]
     folder = home.path / "consumequeue" / "T" / "0"
-    view = QueueView(folder, "T", 0, 20 * UNITS, 0, 11)
+    view = QueueView(FilesView(folder, 20 * UNITS), "T", 0, 0, 11)
 
     def page(offset: int, most: int = 100) -> list[tuple[int, int, int]] | None:
         units = view.page(offset, most)
@@ -128,6 +156,21 @@ def test_units_come_from_one_file_at_a_time_and_end_where_the_view_does(home: St
     home.queue_files("T")[1].unlink()
     view.close()
     assert page(5) is None
+    view.close()
+
+
+def test_pages_of_units_are_full_also_where_a_queue_has_no_file(home: StoreHome) -> None:
+    with home.open(mapped_file_size_consume_queue=20 * UNITS) as store:
+        home.put_numbered(store, 12)
+        queue = store.queues.find("T", 0)
+        assert queue is not None
+        expected = [queue.unit(number) for number in range(12)]
+    home.queue_files("T")[1].unlink()
+    view = QueueView(FilesView(home.path / "consumequeue" / "T" / "0", 20 * UNITS), "T", 0, 0, 11)
+    pages = {first: units.tolist() for first, units in unit_pages(view, 1, 13)}
+    blank = unpack_unit(PRE_BLANK)
+    assert pages == {1: expected[1:5], 5: [blank] * 5, 10: [expected[10], blank, blank]}
+    assert [first for first, _ in unit_pages(view, 1, 13, 3)] == [1, 4, 5, 8, 10]
     view.close()
 
 

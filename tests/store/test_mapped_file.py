@@ -204,12 +204,12 @@ def test_zeroing_starts_at_the_position_and_says_how_much_was_there(make: Make) 
 
 def test_used_is_behind_the_last_byte_that_is_not_zero(make: Make) -> None:
     file = make()
-    assert file.nonzero_end(10) == 10
+    assert file.map.nonzero_end(10) == 10
     file.map.view[5000] = 1
-    assert file.nonzero_end(10) == 5001
-    assert file.nonzero_end(5001) == 5001
+    assert file.map.nonzero_end(10) == 5001
+    assert file.map.nonzero_end(5001) == 5001
     file.map.view[SIZE - 1] = 1
-    assert file.nonzero_end(10) == SIZE
+    assert file.map.nonzero_end(10) == SIZE
 
 
 # -- readers -------------------------------------------------------------------------------------------------

@@ -125,15 +125,19 @@ def test_a_record_may_have_64_kib_more_than_the_largest_body() -> None:
 
 
 def test_a_record_must_fit_into_a_commitlog_file_and_a_note_says_so() -> None:
-    small = Settings(mapped_file_size_commit_log=4096, max_message_size=1000)
+    small = Settings(mapped_file_size_commit_log=4096, max_message_size=4000)
     assert small.max_record_size == 4088
     (note,) = small.notes()
     assert note == (
-        "maxMessageSize=1000 is cut: records have at most 4088 bytes, because each must fit into a commitlog "
+        "maxMessageSize=4000 is cut: records have at most 4088 bytes, because each must fit into a commitlog "
         "file of 4096."
     )
-    exact = Settings(mapped_file_size_commit_log=1000 + 65536 + 8, max_message_size=1000)
-    assert exact.notes() == []
+
+
+@pytest.mark.parametrize(("file_size", "body"), [(65536, 4000), (4096, 3996), (1000 + 65536 + 8, 1000)])
+def test_no_note_speaks_of_bodies_that_fit(file_size: int, body: int) -> None:
+    settings = Settings.dev(mapped_file_size_commit_log=file_size, max_message_size=body)
+    assert settings.notes() == []
 
 
 def test_the_pool_works_with_asynchronous_flush_on_a_master_only() -> None:

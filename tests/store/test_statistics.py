@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 import pytest
 from support.disks import FaultyFiles
 from support.stores import StoreHome, eventually
 
-from penstock.store import Message
+from penstock.store import Message, PutStatus
+from penstock.store.message import PutResult
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -58,6 +64,64 @@ def test_a_slow_put_is_seen_in_the_latencies(home: StoreHome, disk: FaultyFiles)
     quick = sum(figures.put_latency_ms[bound] for bound in ("1", "2", "5", "10", "20"))
     assert (quick, sum(figures.put_latency_ms.values())) == (0, 1)
     assert figures.put_slowest_ms >= 30
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async_flush", "sync_flush"])
+def test_latencies_have_a_sum_and_none_is_left_out(home: StoreHome, sync: bool) -> None:
+    store = home.open(sync=sync)
+    store.put(Message("T", b""))
+    before = store.figures()
+    assert 0 < before.put_seconds < 60
+    assert before.put_seconds * 1000 <= before.put_slowest_ms * 1.001
+    store.statistics.count_put(PutResult(PutStatus.PUT_OK, 0, 1), 77.0)
+    store.get("T", 0, 0)
+    store.get("T", 0, 1)
+    figures = store.figures()
+    assert figures.put_latency_ms["more"] == 1
+    assert figures.put_seconds - before.put_seconds == pytest.approx(77.0)
+    assert sum(figures.get_latency_ms.values()) == figures.get_total == 2
+    assert 0 < figures.get_seconds < 60
+
+
+STEPPED = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t id, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    static _Atomic long steps;
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(id, now);
+    if (id == CLOCK_REALTIME) now->tv_sec += 3600 * (++steps % 2);
+    return result;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_clock_that_is_set_makes_no_put_slow_or_negative(tmp_path: Path) -> None:
+    """Each reading of the time of day is an hour off the one before."""
+    (tmp_path / "stepped.c").write_text(STEPPED)
+    library = tmp_path / "stepped.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "stepped.c", "-ldl"], check=True)
+    script = """
+import sys, msgspec
+from penstock.store import Message, MessageStore, Settings
+with MessageStore.open(sys.argv[1], Settings.dev()) as store:
+    results = [store.put(Message("T", b"x")) for _ in range(20)]
+    results += store.put_many([Message("T", b"x")] * 20).results
+    stepped = max(each.store_timestamp for each in results) - min(each.store_timestamp for each in results)
+    figures = store.figures()
+    print(msgspec.json.encode([stepped, figures.put_slowest_ms, figures.put_seconds, figures.put_latency_ms]).decode())
+"""
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    command = [sys.executable, "-c", script, tmp_path / "store"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    stepped, slowest_ms, seconds, latencies = msgspec.json.decode(done.stdout)
+    assert stepped > 3_000_000, "the clock was set"
+    assert 0 < slowest_ms < 600_000
+    assert 0 < seconds < 600
+    assert sum(latencies.values()) == 40
 
 
 def test_gets_are_counted_with_what_they_found(home: StoreHome) -> None:

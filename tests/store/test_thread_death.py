@@ -15,12 +15,15 @@ from support.stores import eventually
 from penstock.errors import StoreFailed
 from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
 from penstock.store.file_io import FileMap, Files
+from penstock.store.mapped_file_queue import file_name
 from penstock.store.settings import BrokerRole
 from penstock.store.worker import Worker
 
 ASYNC = {"flush_disk_type": FlushDiskType.ASYNC_FLUSH}
 SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
 WITH_SLAVES = {**SYNC, "broker_role": BrokerRole.SYNC_MASTER}
+POOLED = {**ASYNC, "transient_store_pool_enable": True}
+LARGE_FILES = {**ASYNC, "mapped_file_size_commit_log": 64 << 20}
 
 
 @contextlib.contextmanager
@@ -49,16 +52,29 @@ def kill(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not worker._thread.is_alive()
 
 
-@pytest.mark.parametrize("settings", [ASYNC, SYNC, WITH_SLAVES], ids=["async", "sync", "sync master"])
+KINDS = {
+    "async": (ASYNC, {"penstock-flush", "penstock-derived-flush", "penstock-clean", "penstock-disk"}),
+    "sync": (SYNC, {"penstock-group-commit"}),
+    "sync master": (WITH_SLAVES, {"penstock-deadlines"}),
+    "pooled": (POOLED, {"penstock-commit"}),
+    "large files": (LARGE_FILES, {"penstock-prefault"}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_whichever_thread_ends_writes_stop_and_the_reason_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    for number, name in enumerate(sorted(names(tmp_path / "names", **settings))):
+    settings, expected = KINDS[kind]
+    found = names(tmp_path / "names", **settings)
+    assert found >= expected
+    for number, name in enumerate(sorted(found if kind == "async" else expected)):
         with opened(tmp_path / str(number), **settings) as store:
             (worker,) = [each for each in store._threads if each._thread.name == name]
             kill(worker, monkeypatch)
             assert name in store.flags.reason, "the reason names the thread"
             assert "planted" in store.flags.reason
+            assert list(store.dead_threads) == [name]
             result = store.put(Message("orders", b"too late"))
             assert not result.stored
             assert name in (result.reason or "")
@@ -147,3 +163,45 @@ def test_without_a_supervisor_the_exception_is_not_swallowed() -> None:
     worker._wake.set()
     with pytest.raises(StoreFailed):
         worker._run()
+
+
+class EndsTheAllocator(Files):
+    """Creating the second log file ends the thread that does it, by what no handler of errors expects."""
+
+    def create_map(self, path: Path, size: int) -> FileMap:
+        if path.parent.name == "commitlog" and not path.name.endswith("0" * 20):
+            raise SystemExit("planted")
+        return super().create_map(path, size)
+
+
+def test_when_the_allocator_ends_nobody_waits_for_its_files(tmp_path: Path) -> None:
+    settings = Settings.dev(pre_allocate_files=True)
+    with MessageStore.open(tmp_path / "store", settings, files=EndsTheAllocator()) as store:
+        assert store.put(Message("orders", b"this wants the second file as well")).stored
+        allocator = store.log._allocator
+        assert allocator is not None
+        assert allocator._thread is not None
+        allocator._thread.join(WAIT_SECONDS)
+        assert "penstock-allocate" in store.flags.reason
+        refused = store.put(Message("orders", b"refused at once, without waiting for a file"))
+        assert "penstock-allocate" in (refused.reason or "")
+        with pytest.raises(StoreFailed, match="the thread that creates log files has ended"):
+            allocator.allocate(tmp_path / "store" / "commitlog" / file_name(1 << 40), 1 << 40)
+    assert (tmp_path / "store" / "abort").exists(), "the next start recovers"
+
+
+def test_all_threads_that_ended_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path, **ASYNC) as store:
+        first, second = store._threads[:2]
+        kill(first, monkeypatch)
+        kill(second, monkeypatch)
+        for worker in (first, second):
+            assert worker._thread.name in store.flags.reason
+
+
+def test_a_slave_takes_no_more_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path, **ASYNC, broker_role=BrokerRole.SLAVE) as store:
+        kill(store._threads[0], monkeypatch)
+        assert store.replica_log is not None
+        with pytest.raises(StoreFailed, match=store._threads[0]._thread.name):
+            store.replica_log.append(0, b"bytes of the master's log")

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_local, only_local
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.admin.runtime import AdminAccounts
-from penstock.broker.broker_state import BrokerState
+from penstock.broker.broker_state import BrokerState, HealthReport
 from penstock.broker.consumers import Clients
 from penstock.broker.core import Call, ClientRequests, Core, Denied, Guard, Operation, host_text
 from penstock.broker.filters import SqlCompiler, compile_sql
@@ -59,7 +59,6 @@ from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 from penstock.remoting.tls import ServerTls, server_tls
 from penstock.store.message_store import MessageStore
-from penstock.store.settings import BrokerRole
 
 log = logging.getLogger("penstock.broker")
 
@@ -122,18 +121,18 @@ class Broker:
         """
         self.state = state = BrokerState(store, settings or BrokerSettings.of(store.settings), clock)
         self.store = store
-        is_slave = store.settings.broker_role is BrokerRole.SLAVE
-        store.dispatcher.set_batch_delay(_SLAVE_GATHER_S if is_slave else _GATHER_S)
+        store.dispatcher.set_batch_delay(_SLAVE_GATHER_S if store.role.takes_replica_bytes else _GATHER_S)
         self.held = HeldPulls(store)
         self.pending_acks = PendingAcks(store, state.settings)
+        self.pending_acks.supervise(state.tasks)
         check_role(store.settings, state.settings.now)
         self.identity = _identity(store, state.settings.now)
-        self.registration = BrokerRegistration(self.identity, state.topics, state.settings, name_server)
+        self.registration = BrokerRegistration(self.identity, state.topics, state.settings, state.tasks, name_server)
         self._tls: ServerTls = server_tls(store.settings.broker)
         self.access = access or Access.of(state.settings.now)
         self.replication = Replication(state, self.registration, self.access, self._tls)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._stopped = False
+        self._stopping: asyncio.Task[bool] | None = None
+        state.tasks.on_leave.append(self._leave)
         requests = RemotingClientRequests()
         self.transaction_check = TransactionCheck(
             store, state.topics, state.offsets, state.clients, requests, state.settings, clock
@@ -206,21 +205,14 @@ class Broker:
         return core
 
     def _make_server(self) -> Server:
-        before = None if self.access is None else Signatures(self.access)
-        return Server(self.handlers, limits=self._limits(), tls=self._tls, before=before)
-
-    def every(self, seconds: float, task: Callable[[], object]) -> None:
-        """Calls `task` on the loop every `seconds` while the broker runs; logs its errors."""
-
-        async def run() -> None:
-            while True:
-                await asyncio.sleep(seconds)
-                try:
-                    task()
-                except Exception:
-                    log.exception("a periodic task failed")
-
-        self._tasks.append(asyncio.create_task(run()))
+        return Server(
+            self.handlers,
+            limits=self._limits(),
+            tls=self._tls,
+            before=None if self.access is None else Signatures(self.access),
+            tasks=self.state.tasks,
+            on_refused=self.state.counters.count_refused,
+        )
 
     def _limits(self) -> ConnectionLimits:
         return ConnectionLimits(
@@ -235,6 +227,8 @@ class Broker:
 
         `port` should be the port in the store's settings, because every record and every route contains that port.
         """
+        tasks = self.state.tasks
+        tasks.watch_loop()
         where = await self._server.start(host, port, bound)
         self.state.start_saving()
         for_slaves = await self.replication.start_listening()
@@ -242,16 +236,16 @@ class Broker:
             await self._listen_two_below(*where)
         self.registration.start("" if for_slaves is None else host_text(*for_slaves))
         self.replication.start_following()
-        if not self.replication.is_slave:
+        if self.store.role.delivers:
             self.state.delayed.start()
-            self._tasks.append(asyncio.create_task(self.transaction_check.run()))
-        self.every(REPLICATION_SAMPLE_S, self.replication.status.sample)
-        self.every(_EXPIRE_EVERY_S, self.state.clients.expire)
-        self.every(_LOCKS_EVERY_S, self.state.locks.drop_expired)
-        self.every(_WATCH_EVERY_S, StoreWatch(self.store).check)
-        self.every(SAMPLE_S, self.administration.sample)
+            tasks.every(lambda: self.transaction_check.interval_s, "transaction check", self.transaction_check.round)
+        tasks.every(REPLICATION_SAMPLE_S, "samples of replication", self.replication.status.sample)
+        tasks.every(_EXPIRE_EVERY_S, "expiry of clients", self.state.clients.expire)
+        tasks.every(_LOCKS_EVERY_S, "expiry of queue locks", self.state.locks.drop_expired)
+        tasks.every(_WATCH_EVERY_S, "watch of the store", StoreWatch(self.store).check)
+        tasks.every(SAMPLE_S, "samples of counters", self.administration.sample)
         if self.access is not None:
-            self.every(RELOAD_EVERY_S, self.access.reload_if_changed)
+            tasks.every(RELOAD_EVERY_S, "reload of accounts", self.access.reload_if_changed)
         return where
 
     async def _listen_two_below(self, host: str, port: int) -> None:
@@ -266,14 +260,25 @@ class Broker:
         else:
             self._second_server = second
 
+    def health(self) -> HealthReport:
+        """Returns whether the broker does all that it should, and if not, why. Costs nothing worth mentioning."""
+        return self.state.health()
+
+    def _leave(self) -> None:
+        """Stops as at SIGTERM, because a task has ended without which the broker must not go on."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(None))
+
     async def stop(self, limit_s: float | None = None) -> bool:
         """Stops in the order of the module's docstring. Returns whether every step finished within `limit_s` seconds.
 
-        `limit_s` defaults to the setting stopLimitMillis. A second call does nothing and returns True.
+        `limit_s` defaults to the setting stopLimitMillis. A second call waits for the first, and returns the same.
         """
-        if self._stopped:
-            return True
-        self._stopped = True
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(limit_s))
+        return await asyncio.shield(self._stopping)
+
+    async def _stop(self, limit_s: float | None) -> bool:
         limit = self.state.settings.now.stop_limit_millis / 1000 if limit_s is None else limit_s
         deadline = asyncio.get_running_loop().time() + limit
         in_time = await _within(self._stop_serving(limit), deadline)
@@ -289,10 +294,8 @@ class Broker:
         return in_time and saved and closed
 
     async def _stop_serving(self, limit_s: float) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         self.write_guard.why_not = "this broker is stopping; send to another one"
+        await self.state.tasks.stop()
         await self.registration.stop()
         self.state.delayed.stop()
         self.state.scheduler.stop()

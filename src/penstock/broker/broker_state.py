@@ -2,9 +2,9 @@
 
 `Persister` writes the tables in a thread, so that the loop never waits for a disk. Each file belongs to one table and
 has at most one write in progress. A table counts as saved once its file is synced and renamed; changes made during a
-write go into the next one. A write that fails is logged once and retried; the previous file stays. A crash loses the
-changes since the last write: a few seconds of offsets, or a topic that was just created. Use everything here from the
-loop's thread only.
+write go into the next one. A write that fails is logged once and retried by the Supervisor; the previous file stays. A
+crash loses the changes since the last write: a few seconds of offsets, or a topic that was just created. Use everything
+here from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.broker.consumers import ClientTable, GroupTable
 from penstock.broker.delay import DelayedMessages
@@ -24,15 +24,14 @@ from penstock.broker.scheduler import Scheduler
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.broker.stats import MessageCounters
 from penstock.broker.topics import BrokerTopics
-from penstock.errors import StoreFailed
 from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from penstock.store.config_files import ConfigFile, ConfigFiles, ConfigTable
 from penstock.store.file_io import Files
 from penstock.store.message_store import MessageStore
 from penstock.store.worker import noop
+from penstock.supervision import Supervisor
 
 log = logging.getLogger("penstock.broker")
-_RETRY_S = 2.0
 _SOON_S = 0.05
 """Seconds. Changes within this time are written together."""
 T = TypeVar("T", bound=ConfigTable)
@@ -87,66 +86,49 @@ class SavedTable(Generic[T]):
 class Persister:
     """Saves each table periodically, or soon after it changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: Supervisor) -> None:
         self._threads = ThreadPoolExecutor(1, "penstock-config")
+        self._supervisor = tasks
         self._tables: list[SavedTable[Any]] = []
-        self._tasks: dict[SavedTable[Any], asyncio.Task[None]] = {}
-        self._periodic: list[asyncio.Task[None]] = []
-        self._failing: set[str] = set()
-        self._closed = False
 
     def add(self, table: SavedTable[Any], every_s: float | None = None) -> None:
         """Takes over a table. Saves it every `every_s` seconds; without `every_s`, only after `due`."""
         self._tables.append(table)
         if every_s is not None:
-            self._periodic.append(asyncio.create_task(self._save_periodically(table, every_s)))
+            self._supervisor.every(every_s, f"saving {table.name}", lambda: table.save(self._threads))
 
     def due(self, table: SavedTable[Any]) -> None:
         """Saves a changed table soon, in the background."""
-        if not self._closed and table not in self._tasks:
-            self._tasks[table] = asyncio.create_task(self._save_until_saved(table))
 
-    async def _save_until_saved(self, table: SavedTable[Any]) -> None:
-        try:
+        async def save() -> None:
             await asyncio.sleep(_SOON_S)
             while not table.is_saved:
-                if not await self._try(table):
-                    await asyncio.sleep(_RETRY_S)
-        finally:
-            del self._tasks[table]
+                await table.save(self._threads)
 
-    async def _save_periodically(self, table: SavedTable[Any], every_s: float) -> None:
-        while True:
-            await asyncio.sleep(every_s)
-            await self._try(table)
-
-    async def _try(self, table: SavedTable[Any]) -> bool:
-        try:
-            await table.save(self._threads)
-        except Exception as error:  # whatever it is, the next save is tried: offsets must not stay unsaved for ever
-            if table.name not in self._failing:
-                self._failing.add(table.name)
-                unexpected = None if isinstance(error, StoreFailed) else error
-                log.error("cannot save %s, retrying: %s", table.name, error, exc_info=unexpected)
-            return False
-        if table.name in self._failing:
-            self._failing.discard(table.name)
-            log.info("saved %s after a retry", table.name)
-        return True
+        self._supervisor.run(f"saving {table.name}", save)
 
     async def stop(self) -> bool:
-        """Stops saving in the background; tries once to save each unsaved table. Returns whether all are saved."""
-        self._closed = True
-        for task in [*self._periodic, *self._tasks.values()]:
-            task.cancel()
-        await asyncio.gather(*self._periodic, *self._tasks.values(), return_exceptions=True)
-        saved = [await self._try(table) for table in self._tables]
+        """Tries once to save each unsaved table; the supervisor has stopped. Returns whether all are saved."""
+        saved = True
+        for table in self._tables:
+            try:
+                await table.save(self._threads)
+            except Exception as error:  # the other tables are saved all the same
+                saved = False
+                self._supervisor.failed(f"saving {table.name}", error)
         self._threads.shutdown(wait=False)
-        return all(saved)
+        return saved
+
+
+class HealthReport(NamedTuple):
+    """Whether a broker does all that it should, and if not, why: one sentence for each reason."""
+
+    ok: bool
+    reasons: tuple[str, ...]
 
 
 class BrokerState:
-    """The store, the settings in force and the tables. All concerns share them.
+    """The store, the settings in force, the tables and the supervised tasks. All concerns share them.
 
     Create it within the running loop. Raises BadStore if a file and its backup are both unreadable, because a broker
     that has lost its consumers' offsets is worse than no broker.
@@ -158,19 +140,29 @@ class BrokerState:
         self.store = store
         self.settings = SettingsInForce(settings)
         self.clock = clock
+        self.tasks = Supervisor(log)
         self.config_files = config = ConfigFiles(files or Files(), store.layout.config)
         levels = len(store.settings.delay_levels)
         self.topics = BrokerTopics(_read(config.topics), self.settings, clock, delay_levels=levels)
         self._adopt_topics()
         self.groups = GroupTable(_read(config.subscription_groups), self.settings, clock)
         self.offsets = OffsetTable(_read(config.consumer_offsets))
+        self.counters = MessageCounters()
         self.scheduler = Scheduler(clock)
-        self.delayed = DelayedMessages(store, _read(config.delay_offsets), self.scheduler, clock)
+        self.delayed = DelayedMessages(store, _read(config.delay_offsets), self.scheduler, clock, self.tasks)
         self.clients = ClientTable()
         self.locks = QueueLocks()
         self.hooks = Hooks()
-        self.counters = MessageCounters()
-        self.persister = Persister()
+        self.persister = Persister(self.tasks)
+
+    def health(self) -> HealthReport:
+        """Returns why the store refuses messages or has failed, which of its threads ended, and which tasks fail."""
+        store = self.store
+        ended = (f"the thread {name} ended ({why})" for name, why in store.dead_threads.items())
+        refusal = store.flags.reason
+        causes = [each for each in (store.watermarks.failure, *ended) if each and each not in refusal]
+        reasons = (*((refusal,) if refusal else ()), *causes, *self.tasks.problems.values())
+        return HealthReport(not reasons, reasons)
 
     def _adopt_topics(self) -> None:
         """Creates the topics that have messages in the store but are missing in topics.json.

@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.broker.scheduler import ScheduledCall, Scheduler
-from penstock.errors import PenstockError
 from penstock.format.config_tables import DelayOffsets
 from penstock.format.constants import HALF_TOPIC, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC
 from penstock.format.properties import encode_properties
@@ -32,6 +31,7 @@ from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record
 from penstock.store.message import Message, PutStatus
 from penstock.store.message_store import MessageStore
+from penstock.supervision import Supervisor
 
 log = logging.getLogger("penstock.broker")
 
@@ -47,10 +47,16 @@ class DelayedMessages:
     """All delay levels and their progress."""
 
     def __init__(
-        self, store: MessageStore, loaded: DelayOffsets, scheduler: Scheduler, clock: Callable[[], int]
+        self,
+        store: MessageStore,
+        loaded: DelayOffsets,
+        scheduler: Scheduler,
+        clock: Callable[[], int],
+        tasks: Supervisor,
     ) -> None:
         self._store = store
         self._scheduler = scheduler
+        self._supervisor = tasks
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._levels = store.settings.delay_levels
@@ -127,13 +133,12 @@ class DelayedMessages:
     def _run(self, level: int) -> None:
         """Runs one step of a level: delivers the due messages, then schedules the next step."""
         del self._calls[level]
+        name = f"delivery of delay level {level}"
         try:
             next_ms = self._deliver(level)
-        except PenstockError as error:
-            log.warning("delay level %d is retried: %s", level, error)
-            next_ms = self._clock() + _RETRY_MS
-        except Exception:
-            log.exception("delay level %d is retried", level)
+            self._supervisor.recovered(name)
+        except Exception as error:  # whatever it is, the level goes on: no other timer would wake it
+            self._supervisor.failed(name, error)
             next_ms = self._clock() + _RETRY_MS
         if next_ms is not None:
             self._wake(level, next_ms)

@@ -1,8 +1,8 @@
 """Registers this broker and its topics with name servers.
 
 The embedded name server is called directly. Each remote name server gets a request every 30 seconds
-(registerNameServerPeriod) and soon after a change. If one does not answer, the broker retries after a second, then with
-growing pauses, and works meanwhile. At the end the broker unregisters, so that clients stop connecting to it. Use it
+(registerNameServerPeriod) and soon after a change. If one does not answer, the Supervisor retries with growing pauses,
+and the broker works meanwhile. At the end the broker unregisters, so that clients stop connecting to it. Use it
 from the loop's thread only.
 """
 
@@ -31,11 +31,10 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers.namesrv import BrokerIdentity, RegisterBroker, RegisterBrokerReply
 from penstock.remoting.connection import Connection, connect
 from penstock.remoting.sockets import parse_address
+from penstock.supervision import Supervisor
 
 log = logging.getLogger("penstock.broker")
 
-_FIRST_RETRY_S: Final = 1.0
-_MAX_RETRY_S: Final = 30.0
 _UNREGISTER_S: Final = 1.0
 _SOON_S: Final = 0.02
 """Seconds. Changes within this time are sent together."""
@@ -49,13 +48,14 @@ class BrokerRegistration:
         broker: RegisteredBroker,
         topics: BrokerTopics,
         settings: SettingsInForce,
+        tasks: Supervisor,
         embedded: NameServer | None = None,
     ) -> None:
         self._broker = broker
         self._topics = topics
         self._settings = settings
         self._embedded = embedded
-        self._remote = [_Remote(address, self) for address in settings.now.name_servers]
+        self._remote = [_Remote(address, self, tasks) for address in settings.now.name_servers]
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self.on_master: Callable[[str, str], object] = _ignore
@@ -157,34 +157,28 @@ def _ignore(log_address: str, client_address: str) -> None:
 class _Remote:
     """One remote name server."""
 
-    def __init__(self, address: str, registration: BrokerRegistration) -> None:
+    def __init__(self, address: str, registration: BrokerRegistration, tasks: Supervisor) -> None:
         self._address = address
         self._registration = registration
+        self._supervisor = tasks
+        self._name = f"registration with name server {address}"
         self._connection: Connection | None = None
-        self._task: asyncio.Task[None] | None = None
         self._is_registered = False
-        self._has_failed = False
         self.changed = asyncio.Event()
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._supervisor.run(self._name, self._run)
 
     async def _run(self) -> None:
-        retry_s = _FIRST_RETRY_S
+        self._is_registered = False
         while True:
             self.changed.clear()
-            try:
-                await self._register()
-                retry_s, pause_s = _FIRST_RETRY_S, self._registration.period_s
-            except PenstockError as error:
-                if not self._has_failed:
-                    log.warning("cannot register with name server %s, retrying: %s", self._address, error)
-                self._has_failed, self._is_registered = True, False
-                pause_s, retry_s = retry_s, min(retry_s * 2, _MAX_RETRY_S)
-                await asyncio.sleep(pause_s)
-                continue
+            await self._register()
+            self._supervisor.recovered(self._name)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):  # Python 3.11's wait_for can swallow the cancellation by `stop`
+                async with asyncio.timeout(
+                    self._registration.period_s
+                ):  # Python 3.11's wait_for can swallow the cancellation by `stop`
                     await self.changed.wait()
                 await asyncio.sleep(_SOON_S)
 
@@ -200,12 +194,10 @@ class _Remote:
             self._registration.on_master(master.ha_server_addr or "", master.master_addr)
         if not self._is_registered:
             log.info("registered with name server %s", self._address)
-        self._is_registered, self._has_failed = True, False
+        self._is_registered = True
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._supervisor.end(self._name)
         if self._connection is not None and not self._connection.closed:
             with contextlib.suppress(PenstockError):
                 if self._is_registered:

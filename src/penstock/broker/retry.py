@@ -59,6 +59,7 @@ class SendBacks:
             raise self._outcomes.refusal(result)
         topic = message.properties[RETRY_TOPIC] if message.properties else record.topic
         self._counters.sent_back[topic, group.name] += 1
+        self._counters.count_sent(message.topic, 1, result.size)
         if self._hooks.consume:
             self._call_after_consume(client, request, record)
         outcome = SendOutcome()

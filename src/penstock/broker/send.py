@@ -39,6 +39,7 @@ from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.send import SendMessage
 from penstock.store.message import Message, PutStatus
 from penstock.store.message_store import MessageStore
+from penstock.store.role import Role
 
 # -- properties ----------------------------------------------------------------------------------------------
 
@@ -277,9 +278,13 @@ class Sends:
         topics.on_change.append(self._plain.clear)
         settings.on_change.append(self._on_settings)
         self._on_settings(settings.now)
+        store.on_role_change(self._on_role)
 
     def operations(self) -> tuple[Operation, ...]:
         return (Operation("send", self.send, writes=True),)
+
+    def _on_role(self, role: Role) -> None:
+        self._must_wait = self._acks.is_needed
 
     def _on_settings(self, settings: BrokerSettings) -> None:
         self._plain.clear()

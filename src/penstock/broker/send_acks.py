@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, deque
+from collections.abc import Callable
 
 from penstock.broker.core import Client, Deferred
 from penstock.broker.outcomes import SendOutcome, code_of
@@ -21,6 +22,7 @@ from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.store.message import PutStatus
 from penstock.store.message_store import MessageStore
 from penstock.store.watermarks import Waiter
+from penstock.supervision import OnDeath, Supervisor
 
 
 class PendingAck(Deferred[SendOutcome]):
@@ -46,14 +48,22 @@ class PendingAcks:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self.is_needed = any(store.watermarks.needs)
-        """Whether sends have to wait at all: under SYNC_FLUSH or SYNC_MASTER."""
         self._by_client: Counter[Client] = Counter()
         self._ended: deque[Waiter[PendingAck]] = deque()
         """Acks that other threads have ended, until the loop settles them."""
         self._is_scheduled = False
         self._drained = asyncio.Event()
         self._drained.set()
+        self._settle_now: Callable[[], object] = self._settle_ended
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether sends have to wait at all: under SYNC_FLUSH or SYNC_MASTER."""
+        return any(self._watermarks.needs)
+
+    def supervise(self, tasks: Supervisor) -> None:
+        """Has the broker leave if settling fails: senders would wait in vain. Call it before `when_safe`."""
+        self._settle_now = tasks.guard("acks of sends", self._settle_ended, OnDeath.LEAVE)
 
     def __len__(self) -> int:
         return self._by_client.total()
@@ -88,11 +98,11 @@ class PendingAcks:
         """
         self._ended.extend(waiters)
         if threading.get_ident() == self._thread:
-            self._settle_ended()
+            self._settle_now()
         elif not self._is_scheduled:
             self._is_scheduled = True
             try:
-                self._loop.call_soon_threadsafe(self._settle_ended)
+                self._loop.call_soon_threadsafe(self._settle_now)
             except RuntimeError:  # the loop is closed
                 self._is_scheduled = False
 

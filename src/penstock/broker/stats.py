@@ -1,10 +1,10 @@
 """Statistics: message counters by topic and group, rates over time, and log lines about slow puts.
 
-`MessageCounters` only grows. `Rates` samples it every ten seconds. Six samples make the rates of the last minute;
-samples also add up to spans of ten minutes and of an hour. A span holds only the counters that grew, so idle topics
-cost nothing. Nothing is on disk: after a restart all figures begin at 0, as in RocketMQ. `StoreWatch` logs slow puts
-and refused puts. It looks at the store's figures once a second, so that puts need not log. Use everything here from the
-loop's thread only.
+The totals of `MessageCounters` only grow. `Rates` samples it every ten seconds. Six samples make the rates of the last
+minute; samples also add up to spans of ten minutes and of an hour. A span holds only the counters that grew, so idle
+topics cost nothing. Nothing is on disk: after a restart all figures begin at 0, as in RocketMQ. `StoreWatch` logs slow
+puts and refused puts. It looks at the store's figures once a second, so that puts need not log. Use everything here
+from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from penstock.protocol.bodies.stats import BrokerCounters
 from penstock.store.message_store import MessageStore
 from penstock.store.statistics import LATENCY_BOUNDS_MS
 
 
 class MessageCounters:
-    """Counts since the start. An entry of `sent` and `got` is a list [messages, bytes]."""
+    """Counts since the start. An entry of `sent` and `got` is a list [messages, bytes].
+
+    `totals` only ever grows. The counts of a deleted topic or group leave the tables, so that rates begin anew, but
+    stay in the totals: some hundred bytes for each name.
+    """
 
     def __init__(self) -> None:
         self.sent: defaultdict[str, list[int]] = defaultdict(_new_entry)
@@ -29,6 +34,10 @@ class MessageCounters:
         """Pulled messages by topic and group."""
         self.sent_back: defaultdict[tuple[str, str], int] = defaultdict(int)
         """The number of messages that consumers sent back, by topic and group."""
+        self._refused: Counter[int] = Counter()
+        self._past_sent: defaultdict[str, list[int]] = defaultdict(_new_entry)
+        self._past_got: defaultdict[tuple[str, str], list[int]] = defaultdict(_new_entry)
+        self._past_sent_back: Counter[tuple[str, str]] = Counter()
 
     def count_sent(self, topic: str, messages: int, size: int) -> None:
         entry = self.sent[topic]
@@ -40,18 +49,52 @@ class MessageCounters:
         entry[0] += messages
         entry[1] += size
 
+    def count_refused(self, code: int) -> None:
+        """Counts a request that was refused or failed, by its request code; -1 if the broker does not know the code."""
+        self._refused[code] += 1
+
     def forget_topic(self, topic: str) -> None:
-        self.sent.pop(topic, None)
-        for key in [key for key in self.got if key[0] == topic]:
-            del self.got[key]
-        for key in [key for key in self.sent_back if key[0] == topic]:
-            del self.sent_back[key]
+        """Removes a deleted topic from the tables."""
+        if topic in self.sent:
+            _add(self._past_sent[topic], self.sent.pop(topic))
+        self._forget(lambda pair: pair[0] == topic)
 
     def forget_group(self, group: str) -> None:
-        for key in [key for key in self.got if key[1] == group]:
-            del self.got[key]
-        for key in [key for key in self.sent_back if key[1] == group]:
-            del self.sent_back[key]
+        """Removes a deleted group from the tables."""
+        self._forget(lambda pair: pair[1] == group)
+
+    def _forget(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
+        for pair in list(filter(is_gone, self.got)):
+            _add(self._past_got[pair], self.got.pop(pair))
+        for pair in list(filter(is_gone, self.sent_back)):
+            self._past_sent_back[pair] += self.sent_back.pop(pair)
+
+    @property
+    def forgotten(self) -> tuple[int, int]:
+        """The messages sent to and pulled from what is no longer in the tables."""
+        sent, got = self._past_sent.values(), self._past_got.values()
+        return sum(entry[0] for entry in sent), sum(entry[0] for entry in got)
+
+    def totals(self) -> BrokerCounters:
+        """Returns all counts since the start, also those of deleted topics and groups."""
+        sent = {topic: list(entry) for topic, entry in self.sent.items()}
+        got = {pair: list(entry) for pair, entry in self.got.items()}
+        for topic, entry in self._past_sent.items():
+            _add(sent.setdefault(topic, [0, 0]), entry)
+        for pair, entry in self._past_got.items():
+            _add(got.setdefault(pair, [0, 0]), entry)
+        sent_back = self._past_sent_back + Counter(self.sent_back)
+        return BrokerCounters(
+            messages_in={topic: (messages, size) for topic, (messages, size) in sent.items()},
+            messages_out={"@".join(pair): (messages, size) for pair, (messages, size) in got.items()},
+            sent_back={"@".join(pair): count for pair, count in sent_back.items()},
+            requests_refused={str(code): count for code, count in self._refused.items()},
+        )
+
+
+def _add(entry: list[int], other: list[int]) -> None:
+    entry[0] += other[0]
+    entry[1] += other[1]
 
 
 def _new_entry() -> list[int]:
@@ -160,7 +203,8 @@ class Rates:
         return None if entry is None else entry[name.endswith("SIZE")]
 
     def _totals(self) -> Iterator[tuple[Key, int]]:
-        counters, put, got = self._counters, 0, 0
+        counters = self._counters
+        put, got = counters.forgotten
         for topic, (messages, size) in counters.sent.items():
             put += messages
             yield ("TOPIC_PUT_NUMS", topic), messages

@@ -16,27 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.broker.core import Call, Client, Deferred, Operation
 from penstock.format.properties import split_properties
-from penstock.protocol.codes import Refusal, ResponseCode
+from penstock.protocol.codes import SERVED, Refusal, ResponseCode
 from penstock.protocol.headers.pull import PullMessage, QueryMessage, ViewMessage
 from penstock.protocol.headers.send import SendMessage
 from penstock.telemetry import TRACE_PROPERTIES, context_of, find_tracer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
-
-_NOT_ERRORS: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-        ResponseCode.QUERY_NOT_FOUND,
-    }
-)
-"""Response codes that are not errors: the message is stored, or there is no message to return."""
 
 
 class _About(NamedTuple):
@@ -101,7 +87,7 @@ def end(span: Span, outcome: Any) -> None:
     if not isinstance(outcome, Exception):
         code = getattr(outcome, "code", ResponseCode.SUCCESS)
         span.set_attribute("penstock.response_code", int(code))
-        if code not in _NOT_ERRORS:
+        if code not in SERVED:
             _set_error(span, code.name, outcome.remark)
     else:
         name = outcome.code.name if isinstance(outcome, Refusal) else type(outcome).__name__

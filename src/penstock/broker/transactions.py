@@ -37,7 +37,7 @@ from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.stats import MessageCounters
 from penstock.broker.topics import CHECK_MAX_TIME_TOPIC, BrokerTopics
-from penstock.errors import BadMessage, PenstockError
+from penstock.errors import BadMessage
 from penstock.format.constants import (
     DELAY,
     HALF_TOPIC,
@@ -200,7 +200,7 @@ _PAGE: Final = 32
 
 
 class TransactionCheck:
-    """Checks half messages periodically."""
+    """Checks half messages, in rounds."""
 
     def __init__(
         self,
@@ -230,16 +230,10 @@ class TransactionCheck:
         if half_offset >= self._position(HALF_TOPIC):
             self._marks[half_offset] = mark_offset
 
-    async def run(self) -> None:
-        """Runs a round every `transactionCheckInterval` ms, and logs errors."""
-        while True:
-            await asyncio.sleep(self._settings.now.transaction_check_interval / 1000)
-            try:
-                await self.round()
-            except PenstockError as error:
-                log.warning("transaction check failed, retrying: %s", error)
-            except Exception:
-                log.exception("transaction check failed, retrying")
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two rounds: `transactionCheckInterval`."""
+        return self._settings.now.transaction_check_interval / 1000
 
     async def round(self) -> int:
         """Runs one round. Returns how many half messages were checked."""

@@ -20,12 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli import exit_codes
-from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
+from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record, decode_record, tags_code
+from penstock.format.record_layout import belongs_to
 from penstock.store import MessageStore
-from penstock.store.consume_queue import ConsumeQueue, QueueExtensions
+from penstock.store.consume_queue import ConsumeQueue, QueueExtensions, unit_pages
 from penstock.store.file_io import Files
-from penstock.store.record_reader import belongs_to
 from penstock.units import format_time
 
 _WIDE = 1000
@@ -177,19 +177,13 @@ class QueueReader:
         """Yields each message from a queue offset on, with its tags code. Skips units whose record is deleted or
         damaged.
         """
-        topic, offset = queue.topic.encode(), max(begin, queue.min_offset)
-        per_file = queue.files.file_size // UNIT_SIZE
-        while offset < queue.max_offset:
-            units = queue.page(offset, _PAGE)
-            if units is None:
-                offset += per_file - offset % per_file
-                continue
+        topic = queue.topic.encode()
+        for offset, units in unit_pages(queue, max(begin, queue.min_offset), queue.max_offset, _PAGE):
             codes = self._extensions.resolve(queue.topic, queue.queue_id, units["tags_code"]).tolist()
             for index, (physical, size, _) in enumerate(units.tolist()):
                 data = None if size == NO_RECORD_SIZE else self._store.records.raw(physical, size)[0]
                 if data is not None and belongs_to(data, topic, queue.queue_id, offset + index):
                     yield decode_record(data), codes[index]
-            offset += len(units)
 
     def code_of(self, record: Record) -> int:
         """Returns the tags code from a message's unit. Computes the code if the message has no unit."""

@@ -25,6 +25,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, Self, TextIO
 
+import typer
+
 from penstock import __version__
 from penstock.broker.access import Access
 from penstock.broker.broker import Broker
@@ -37,7 +39,7 @@ from penstock.cli.console import HOW_TO_GET_IT, LISTEN, LISTENER_VARIABLE, TOKEN
 from penstock.cli.options import AsJson, Config, Pairs, option
 from penstock.cli.output import flush, write, write_json, write_note
 from penstock.cli.progress import ProgressLine
-from penstock.errors import BadSettings, BadStore, Unreachable
+from penstock.errors import BadSettings, BadStore, PenstockError, Unreachable
 from penstock.namesrv import NameServer, NamesrvSettings
 from penstock.namesrv.access import LocalRule
 from penstock.remoting.event_loop import run
@@ -172,6 +174,7 @@ def namesrv_settings(settings: Settings, broker: BrokerSettings) -> NamesrvSetti
     )
 
 
+_CHECK_S: Final = 1.0
 _NOTIFY_S: Final = 0.5
 _STOP_S: Final = 5.0
 
@@ -251,6 +254,11 @@ class ConsoleChild:
         line = json.dumps({"phase": phase, "done": done, "total": total}) + "\n"
         with contextlib.suppress(OSError):  # a console that has ended or does not read must not stop the broker
             os.write(self._process.stdin.fileno(), line.encode())
+
+    def check(self) -> None:
+        """Raises PenstockError if the console has ended by itself. The broker goes on without it."""
+        if self._process is not None and (status := self._process.poll()) is not None:
+            raise PenstockError(f"it has ended with status {status}; restart the broker to have it again")
 
     def __enter__(self) -> Self:
         return self
@@ -348,7 +356,9 @@ def serve(
     if port.is_open_to_others and not BrokerSettings.of(settings).acl_enable:
         write_note(f"anyone who can reach {port.address}:{port.port} can read and write all messages: aclEnable=false.")
     with ConsoleChild(console, port.settings, names, config, console_account) as console_child:
-        run(_serve(_open(port, console_child), port, names, console_child, as_json))
+        served = run(_serve(_open(port, console_child), port, names, console_child, as_json))
+    if not served:
+        raise typer.Exit(exit_codes.PROBLEM)
 
 
 def _open(port: ListeningPort, console: ConsoleChild) -> MessageStore:
@@ -364,8 +374,8 @@ def _open(port: ListeningPort, console: ConsoleChild) -> MessageStore:
 
 async def _serve(
     store: MessageStore, port: ListeningPort, names: socket.socket | None, console: ConsoleChild, as_json: bool
-) -> None:
-    """Serves until a signal arrives."""
+) -> bool:
+    """Serves until a signal arrives. Returns False if the broker had to stop by itself."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     server: NameServer | None = None
     try:
@@ -376,6 +386,7 @@ async def _serve(
             rule = LocalRule(of_names.register_broker_from)
             server = NameServer(of_names, before=None if access is None else Signatures(access).for_name_server(rule))
         broker = Broker(store, settings, name_server=server, access=access)
+        broker.state.tasks.on_leave.append(stop.set)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lambda: os._exit(exit_codes.PROBLEM) if stop.is_set() else stop.set())
         listening = await broker.start(port.host, port.port, port.bound)
@@ -386,6 +397,7 @@ async def _serve(
     except BaseException:
         store.close()
         raise
+    broker.state.tasks.every(_CHECK_S, "web console", console.check)
     console.notify("")
     addresses["console"] = console.link
     _announce(store, settings, addresses, as_json)
@@ -398,6 +410,7 @@ async def _serve(
     if not in_time:
         write_note("the broker did not stop in time; the next start will recover.")
         os._exit(exit_codes.PROBLEM)  # a thread still waits for the disk, and a normal exit would wait for that thread
+    return not broker.state.tasks.has_left
 
 
 def _announce(store: MessageStore, settings: BrokerSettings, addresses: dict[str, str], as_json: bool) -> None:

@@ -165,6 +165,7 @@ class _Cluster(Blocking[ClusterAdmin]):
     masters = blocking(ClusterAdmin.masters)
     targets = blocking(ClusterAdmin.targets)
     runtime_info = blocking(ClusterAdmin.runtime_info)
+    counters = blocking(ClusterAdmin.counters)
     replication = blocking(ClusterAdmin.replication)
     broker_config = blocking(ClusterAdmin.broker_config)
     update_broker_config = blocking(ClusterAdmin.update_broker_config)

@@ -70,11 +70,14 @@ class BrokerFigures:
     broker_id: int = 0
     state: BrokerAvailability = BrokerAvailability.SERVING
     why: str = ""
-    """A sentence that explains the state; empty if the broker serves."""
+    """A sentence that explains the state, or what fails although the broker serves; empty if all is well."""
+    is_healthy: bool = True
+    """Whether all threads and tasks of the broker work. Java's brokers do not report this."""
     version: str = ""
     put_total: int = 0
     got_total: int = 0
     put_bytes: int = 0
+    got_bytes: int = 0
     put_per_second: float = 0.0
     got_per_second: float = 0.0
     flush_behind_bytes: int = 0
@@ -88,23 +91,35 @@ class BrokerFigures:
     consumers: int = 0
     put_latency: dict[int, int] = field(default_factory=dict)
     """The number of puts in each latency bucket, by the bucket's upper bound in milliseconds."""
+    put_latency_above: int = 0
+    """The number of puts above the last bound."""
+    put_seconds: float | None = None
+    """The sum of the latencies of all puts; None if the broker does not report it."""
+    get_latency: dict[int, int] = field(default_factory=dict)
+    get_latency_above: int = 0
+    get_seconds: float | None = None
 
     @classmethod
     def of(cls, name: str, cluster: str, address: str, broker_id: int, info: Mapping[str, str]) -> BrokerFigures:
         """Creates the figures from a broker's runtime info."""
         ratio = _number(info.get("commitLogDiskRatio"))
         state, why = _state(info, ratio)
+        health = info.get("brokerHealth", "ok")
+        put_latency, put_above = read_latency(info.get("putMessageDistributeTime", ""))
+        get_latency, get_above = read_latency(info.get("getMessageDistributeTime", ""))
         return cls(
             name=name,
             cluster=cluster,
             address=address,
             broker_id=broker_id,
             state=state,
-            why=why,
+            why=why or ("" if health == "ok" else health),
+            is_healthy=health == "ok",
             version=info.get("brokerVersionDesc", ""),
             put_total=_whole(info.get("msgPutTotalTodayNow")),
             got_total=_whole(info.get("msgGetTotalTodayNow")),
             put_bytes=_whole(info.get("putMessageSizeTotal")),
+            got_bytes=_whole(info.get("getMessageSizeTotal")),
             put_per_second=_number(info.get("putTps")) or 0.0,
             got_per_second=_number(info.get("getTransferedTps")) or 0.0,
             flush_behind_bytes=_whole(info.get("remainHowManyDataToFlush")),
@@ -116,32 +131,42 @@ class BrokerFigures:
             earliest_ms=_whole(info.get("earliestMessageTimeStamp")),
             started_ms=_whole(info.get("bootTimestamp")),
             consumers=_whole(info.get("consumerNum")),
-            put_latency=read_latency(info.get("putMessageDistributeTime", "")),
+            put_latency=put_latency,
+            put_latency_above=put_above,
+            put_seconds=_number(info.get("putMessageSeconds")),
+            get_latency=get_latency,
+            get_latency_above=get_above,
+            get_seconds=_number(info.get("getMessageSeconds")),
         )
 
 
-def read_latency(text: str) -> dict[int, int]:
-    """Parses `[<=1ms]:5 [<=2ms]:0` and Java's `[0~10ms]:5 [3~4s]:0 [10s~]:0`. Returns the number of puts by the
-    bucket's upper bound in milliseconds.
+def read_latency(text: str) -> tuple[dict[int, int], int]:
+    """Parses `[<=1ms]:5 [<=2ms]:0 [2ms~]:0` and Java's `[0~10ms]:5 [3~4s]:0 [10s~]:0`.
+
+    Returns the counts by the bucket's upper bound in milliseconds, and the count of the bucket without one.
     """
     counts: dict[int, int] = {}
+    above = 0
     for bounds, count in _BUCKET.findall(text):
         bound = _BOUND.search(bounds)
         if bound is not None:
             counts[int(bound[1]) * (1000 if bound[2] == "s" else 1)] = int(count)
-    return counts
+        else:
+            above += int(count)
+    return counts, above
 
 
-def percentile(latency: Mapping[int, int], share: float) -> int | None:
-    """Returns the latency, in milliseconds, that the fraction `share` of all puts does not exceed; None if there are no
-    puts.
+def percentile(latency: Mapping[int, int], above: int, share: float) -> int | None:
+    """Returns the latency, in milliseconds, that the fraction `share` of all puts does not exceed.
+
+    Returns 1 more than the last bound if it lies among the `above` puts beyond that, and None if there are no puts.
     """
-    total, seen = sum(latency.values()), 0
+    total, seen = sum(latency.values()) + above, 0
     for bound, count in sorted(latency.items()):
         seen += count
         if total and seen >= total * share:
             return bound
-    return None
+    return max(latency, default=0) + 1 if total else None
 
 
 def _state(info: Mapping[str, str], ratio: float | None) -> tuple[BrokerAvailability, str]:

@@ -34,6 +34,7 @@ from penstock.errors import PenstockError, Refused
 from penstock.format.config_tables import TopicConfig
 from penstock.format.constants import RETRY_PREFIX
 from penstock.protocol.bodies.routes import ClusterInfo
+from penstock.protocol.bodies.stats import BrokerCounters
 from penstock.protocol.versions import version_name
 
 T = TypeVar("T")
@@ -132,6 +133,14 @@ class ClusterView:
             replication.fetch_replication(self.admin, broker) for broker in await self.brokers()
         )
         return [each for each in answers if each is not None]
+
+    async def counters(self) -> list[tuple[BrokerFigures, BrokerCounters]]:
+        """Returns what each broker has counted since its start. Java's brokers, and those that do not answer, are left
+        out.
+        """
+        brokers = await self.brokers()
+        answers = await gather_limited(self._or_none(self.admin.cluster.counters(each.address)) for each in brokers)
+        return [(broker, counters) for broker, counters in zip(brokers, answers, strict=True) if counters is not None]
 
     # -- topics ----------------------------------------------------------------------------------------------
 

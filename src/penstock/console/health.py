@@ -29,7 +29,7 @@ class BrokerHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The worst state of all brokers, and whether all of them serve."""
+    """The worst state of all brokers, whether all of them serve, and why not, or what fails although they do."""
 
     state: BrokerAvailability
     ready: bool
@@ -89,4 +89,5 @@ async def check_health(view: ClusterView, parent: Parent) -> Health:
         bad = next((each for each in brokers if each.state is state), None)
         if bad is not None:
             return Health(state=state, ready=False, why=f"{bad.name}: {bad.why}", brokers=brokers)
-    return Health(state=BrokerAvailability.SERVING, ready=True, why="", brokers=brokers)
+    why = "; ".join(f"{each.name}: {each.why}" for each in brokers if each.why)
+    return Health(state=BrokerAvailability.SERVING, ready=True, why=why, brokers=brokers)

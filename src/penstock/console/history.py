@@ -7,9 +7,6 @@ module is not thread-safe: use it from the event loop's thread only.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,9 +15,6 @@ from typing import Final
 
 from penstock.console.cluster_summary import BrokerFigures, GroupFigures, percentile
 from penstock.console.cluster_view import ClusterView
-from penstock.errors import PenstockError
-
-log = logging.getLogger("penstock.console")
 
 SAMPLE_S: Final = 2.0
 GROUPS_S: Final = 30.0
@@ -55,15 +49,8 @@ class History:
         self._last: tuple[float, dict[str, BrokerFigures]] | None = None
         self._groups_due = 0.0
 
-    async def run(self) -> None:
-        """Takes samples until cancelled."""
-        while True:
-            with contextlib.suppress(PenstockError):
-                await self.sample()
-            await asyncio.sleep(SAMPLE_S)
-
     async def sample(self) -> None:
-        """Takes one sample now."""
+        """Takes one sample now. To be called every SAMPLE_S seconds. Raises PenstockError."""
         now = self._clock()
         brokers = {broker.address: broker for broker in await self._view.brokers() if broker.broker_id == 0}
         if self._last is not None:
@@ -93,6 +80,7 @@ def _between(then: float, before: dict[str, BrokerFigures], now: float, after: d
     span = max(now - then, 1e-3)
     came = went = 0
     latency: dict[int, int] = {}
+    above = 0
     for address, broker in after.items():
         old = before.get(address)
         if old is None or old.started_ms != broker.started_ms:
@@ -101,13 +89,14 @@ def _between(then: float, before: dict[str, BrokerFigures], now: float, after: d
         went += max(0, broker.got_total - old.got_total)
         for bound, count in broker.put_latency.items():
             latency[bound] = latency.get(bound, 0) + max(0, count - old.put_latency.get(bound, 0))
+        above += max(0, broker.put_latency_above - old.put_latency_above)
     ratios = [broker.disk_used_ratio for broker in after.values() if broker.disk_used_ratio is not None]
     return Sample(
         at_ms=int(now * 1000),
         in_per_second=came / span,
         out_per_second=went / span,
-        p50_ms=percentile(latency, 0.5),
-        p99_ms=percentile(latency, 0.99),
+        p50_ms=percentile(latency, above, 0.5),
+        p99_ms=percentile(latency, above, 0.99),
         flush_behind_bytes=sum(broker.flush_behind_bytes for broker in after.values()),
         dispatch_behind_bytes=sum(broker.dispatch_behind_bytes for broker in after.values()),
         disk_used_ratio=max(ratios, default=None),

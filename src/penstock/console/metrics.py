@@ -1,8 +1,9 @@
 """/metrics for Prometheus, with RocketMQ 5's names and labels; /healthz and /readyz for supervisors.
 
-RocketMQ 4.9 brokers report less to administrators than RocketMQ 5 counts. So some of RocketMQ 5's metrics are missing,
-and two are derived: messages in are the sum of a topic's maximum offsets, messages out the sum of a group's offsets.
-Replication metrics have Penstock's own names. See docs/reference/console.md.
+Counters are those of the brokers, and never fall while a broker runs: what is deleted or reset lowers none. RocketMQ
+4.9 brokers report less to administrators than RocketMQ 5 counts. So some of RocketMQ 5's metrics are missing, and a
+Java broker has no counters by topic and group. Replication metrics have Penstock's own names. See
+docs/reference/console.md.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from penstock.client.admin.groups import GroupProgress
-from penstock.console.cluster_summary import BrokerAvailability, BrokerFigures, QueueRow, TopicKind
+from penstock.console.cluster_summary import BrokerAvailability, BrokerFigures, TopicKind, TopicRow
 from penstock.console.console import Console
 from penstock.console.health import Health, check_health
 from penstock.console.replication import BrokerReplication
 from penstock.errors import PenstockError
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
+from penstock.protocol.bodies.stats import BrokerCounters
 
 NODE: Final = ("cluster", "node_type", "node_id")
 
@@ -57,20 +59,28 @@ async def collect(console: Console) -> bytes:
     view = console.view
     health = await check_health(view, console.parent)
     brokers: list[BrokerFigures] = []
-    topics: dict[str, list[QueueRow]] = {}
+    rows: list[TopicRow] = []
     groups: dict[str, GroupProgress] = {}
+    counters: list[tuple[BrokerFigures, BrokerCounters]] = []
     replication: list[BrokerReplication] = []
     try:
         brokers = await view.brokers()
+        counters = await view.counters()
         replication = await view.replication()
-        rows = [row for row in await view.topics() if row.kind is not TopicKind.SYSTEM]
-        topics = await view.queues(row.name for row in rows)
+        rows = await view.topics()
         groups = await view.progress()
     except PenstockError:
         pass  # the metrics of the cluster's state are still reported
     registry = CollectorRegistry()
-    families = (_broker_metrics(health, brokers), _topic_metrics(brokers, topics), _group_metrics(brokers, groups))
-    registry.register(_FixedCollector([*itertools.chain(*families), *replication_metrics(replication)]))
+    families = (
+        broker_metrics(health, brokers),
+        counter_metrics(counters),
+        _group_metrics(brokers, groups),
+        replication_metrics(replication),
+    )
+    topics = [row for row in rows if row.kind is not TopicKind.SYSTEM]
+    number = GaugeMetricFamily("rocketmq_topic_number", "Topics, without system topics.", value=len(topics))
+    registry.register(_FixedCollector([*itertools.chain(*families), number]))
     return generate_latest(registry)
 
 
@@ -82,12 +92,21 @@ class _FixedCollector(Collector):
         yield from self._metrics
 
 
-def _broker_metrics(health: Health, brokers: list[BrokerFigures]) -> Iterator[Metric]:
+def broker_metrics(health: Health, brokers: list[BrokerFigures]) -> Iterator[Metric]:
+    """Yields each broker's state, health, store and latencies."""
     state = GaugeMetricFamily("penstock_broker_state", "1 for a broker's current state.", labels=[*NODE, "state"])
     for broker in brokers:
         for each in _STATES:
             state.add_metric([*_node(broker), each.value], float(broker.state is each))
     yield state
+    healthy = GaugeMetricFamily(
+        "penstock_broker_healthy", "1 if all threads and tasks of a broker work, and it accepts messages.", labels=NODE
+    )
+    for broker in brokers:
+        healthy.add_metric(
+            _node(broker), float(broker.is_healthy and broker.state is not BrokerAvailability.UNREACHABLE)
+        )
+    yield healthy
     yield GaugeMetricFamily("penstock_ready", "1 if all brokers serve.", value=float(health.ready))
     masters = [each for each in brokers if each.state is not BrokerAvailability.UNREACHABLE]
     now = time.time_ns() // 1_000_000
@@ -108,40 +127,48 @@ def _broker_metrics(health: Health, brokers: list[BrokerFigures]) -> Iterator[Me
     throughput = CounterMetricFamily(
         "rocketmq_throughput_in_total", "Bytes received since the broker's start.", labels=NODE
     )
-    latency = HistogramMetricFamily("penstock_put_latency_milliseconds", "Latency of puts.", labels=NODE)
+    sent = CounterMetricFamily("rocketmq_throughput_out_total", "Bytes sent since the broker's start.", labels=NODE)
+    put = HistogramMetricFamily("penstock_put_latency_milliseconds", "Latency of puts.", labels=NODE)
+    get = HistogramMetricFamily("penstock_get_latency_milliseconds", "Latency of gets from the store.", labels=NODE)
     disk = GaugeMetricFamily("penstock_disk_used_ratio", "Used share of the commit log's disk.", labels=NODE)
     for broker in masters:
         throughput.add_metric(_node(broker), broker.put_bytes)
-        if broker.put_latency:
-            latency.add_metric(_node(broker), _buckets(broker.put_latency), sum_value=None)
+        sent.add_metric(_node(broker), broker.got_bytes)
+        _add_latency(put, broker, broker.put_latency, broker.put_latency_above, broker.put_seconds)
+        _add_latency(get, broker, broker.get_latency, broker.get_latency_above, broker.get_seconds)
         if broker.disk_used_ratio is not None:
             disk.add_metric(_node(broker), broker.disk_used_ratio)
-    yield throughput
-    yield latency
-    yield disk
+    yield from (throughput, sent, put, get, disk)
 
 
-def _topic_metrics(brokers: list[BrokerFigures], topics: dict[str, list[QueueRow]]) -> Iterator[Metric]:
-    by_name = {broker.name: broker for broker in brokers if broker.broker_id == 0}
+def counter_metrics(brokers: list[tuple[BrokerFigures, BrokerCounters]]) -> Iterator[Metric]:
+    """Yields the brokers' counters by topic and group, without those of system topics."""
+    own = frozenset(name for broker, _ in brokers for name in (broker.name, broker.cluster))
+    of_group = [*NODE, "topic", "consumer_group", "is_retry"]
     came = CounterMetricFamily(
         "rocketmq_messages_in_total", "Messages stored in a topic.", labels=[*NODE, "topic", "is_system"]
     )
     dead = CounterMetricFamily(
         "rocketmq_send_to_dlq_messages_total", "Messages that became dead letters.", labels=[*NODE, "consumer_group"]
     )
-    for topic, queues in topics.items():
-        totals: dict[str, int] = {}
-        for queue in queues:
-            totals[queue.broker] = totals.get(queue.broker, 0) + queue.max_offset
-        for name, total in totals.items():
-            if name not in by_name:
-                continue
-            came.add_metric([*_node(by_name[name]), topic, "false"], total)
+    went = CounterMetricFamily("rocketmq_messages_out_total", "Messages that a group has pulled.", labels=of_group)
+    refused = CounterMetricFamily(
+        "penstock_requests_refused_total", "Requests that were refused or failed.", labels=[*NODE, "request_code"]
+    )
+    for broker, counters in brokers:
+        node = _node(broker)
+        for topic, (messages, _) in counters.messages_in.items():
+            if TopicKind.of(topic, own) is not TopicKind.SYSTEM:
+                came.add_metric([*node, topic, "false"], messages)
             if topic.startswith(DLQ_PREFIX):
-                dead.add_metric([*_node(by_name[name]), topic.removeprefix(DLQ_PREFIX)], total)
-    yield came
-    yield dead
-    yield GaugeMetricFamily("rocketmq_topic_number", "Topics, without system topics.", value=len(topics))
+                dead.add_metric([*node, topic.removeprefix(DLQ_PREFIX)], messages)
+        for name, (messages, _) in counters.messages_out.items():
+            topic, _, group = name.partition("@")
+            if TopicKind.of(topic, own) is not TopicKind.SYSTEM:
+                went.add_metric([*node, topic, group, str(topic.startswith(RETRY_PREFIX)).lower()], messages)
+        for code, count in counters.requests_refused.items():
+            refused.add_metric([*node, code], count)
+    yield from (came, dead, went, refused)
 
 
 def _group_metrics(brokers: list[BrokerFigures], groups: dict[str, GroupProgress]) -> Iterator[Metric]:
@@ -153,24 +180,21 @@ def _group_metrics(brokers: list[BrokerFigures], groups: dict[str, GroupProgress
     late = GaugeMetricFamily(
         "rocketmq_consumer_lag_latency", "Milliseconds since the last consumed message was stored.", labels=labels
     )
-    went = CounterMetricFamily("rocketmq_messages_out_total", "Messages that a group has consumed.", labels=labels)
     now = time.time_ns() // 1_000_000
     for group, progress in groups.items():
         sums: dict[tuple[str, str], list[int]] = {}
         for each in progress.queues:
-            total = sums.setdefault((each.queue.broker_name, each.queue.topic), [0, 0, 0])
+            total = sums.setdefault((each.queue.broker_name, each.queue.topic), [0, 0])
             total[0] += each.lag
-            total[1] += each.consumer_offset
             if each.lag and each.last_timestamp > 0:
-                total[2] = max(total[2], now - each.last_timestamp)
-        for (name, topic), (behind, consumed, latency) in sums.items():
+                total[1] = max(total[1], now - each.last_timestamp)
+        for (name, topic), (behind, latency) in sums.items():
             if name in by_name:
                 is_retry = "true" if topic.startswith(RETRY_PREFIX) else "false"
                 values = [*_node(by_name[name]), topic, group, is_retry]
                 lag.add_metric(values, behind)
                 late.add_metric(values, latency)
-                went.add_metric(values, consumed)
-    yield from (lag, late, went)
+    yield from (lag, late)
     yield GaugeMetricFamily("rocketmq_consumer_group_number", "Consumer groups.", value=len(groups))
 
 
@@ -214,9 +238,15 @@ def _node(broker: BrokerFigures) -> list[str]:
     return node_labels(broker.cluster, broker.name, broker.broker_id)
 
 
-def _buckets(latency: dict[int, int]) -> list[tuple[str, float]]:
+def _add_latency(
+    metric: HistogramMetricFamily, broker: BrokerFigures, counts: dict[int, int], above: int, seconds: float | None
+) -> None:
+    """Adds a broker's histogram. Every put is in a bucket: `above` are those above the last bound."""
+    if not counts:
+        return
     seen, buckets = 0, []
-    for bound, count in sorted(latency.items()):
+    for bound, count in sorted(counts.items()):
         seen += count
         buckets.append((str(float(bound)), float(seen)))
-    return [*buckets, ("+Inf", float(seen))]
+    buckets.append(("+Inf", float(seen + above)))
+    metric.add_metric(_node(broker), buckets, sum_value=None if seconds is None else seconds * 1000)

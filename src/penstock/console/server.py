@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,9 +21,12 @@ from penstock import __version__
 from penstock.console.access import AccessMiddleware, AccessPolicy
 from penstock.console.api import add_api
 from penstock.console.console import Console, ConsoleOptions
+from penstock.console.history import SAMPLE_S
 from penstock.console.metrics import add_metrics
 from penstock.console.pages import add_pages
+from penstock.supervision import OnDeath, Supervisor
 
+log = logging.getLogger("penstock.console")
 _RECONNECT_S = 30.0
 _STOP_S = 3
 
@@ -50,15 +55,16 @@ async def serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    tasks = [asyncio.create_task(console.history.run())]
-    if parent is not None:
-        tasks.append(asyncio.create_task(console.parent.listen(parent, stop)))
+    tasks = Supervisor(log)
+    tasks.on_leave.append(stop)
+    tasks.every(SAMPLE_S, "samples of the cluster", console.history.sample)
+    if parent is not None:  # without the pipe the console would not end with its broker
+        listen = partial(console.parent.listen, parent, stop)
+        tasks.run("reports of the broker", listen, OnDeath.LEAVE)
     try:
         await server.serve(sockets=[listener])
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.stop()
         await console.close()
 
 

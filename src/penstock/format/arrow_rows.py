@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.format import kernels
 from penstock.format.constants import KEYS, TAGS
 from penstock.format.kernels import Bools, Buffer, Ints, Longs, Rows
+from penstock.format.record_layout import BORN_HOST_AT
 from penstock.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -62,7 +63,6 @@ def select_columns(columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
 
 
-_BORN_HOST_AT = 48
 _MAX_MS = (2**63 - 1) // 1000
 _HOST_ROOM = (26, 58)  # the longest text of an IPv4 and of an IPv6 host
 Spans = tuple[Longs, Ints]
@@ -97,7 +97,7 @@ class _Source:
 
     @cached_property
     def born_hosts(self) -> Spans:
-        return self._starts + _BORN_HOST_AT, self._host_lengths(BORN_HOST_V6)
+        return self._starts + BORN_HOST_AT, self._host_lengths(BORN_HOST_V6)
 
     @cached_property
     def store_hosts(self) -> Spans:

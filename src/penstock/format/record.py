@@ -1,30 +1,6 @@
-"""A CommitLog record as a Python value. To process many records, use the kernels.
-
-    OFFSET       SIZE     DESCRIPTION
-    0            4        totalSize
-    4            4        magic
-    8            4        bodyCRC: CRC-32 of the body as stored, top bit cleared
-    12           4        queueId
-    16           4        flag: set by the user
-    20           8        queueOffset
-    28           8        physicalOffset
-    36           4        sysFlag
-    40           8        bornTimestamp
-    48           8 or 20  bornHost (20: IPv6, by sysFlag)
-    …            8        storeTimestamp
-    …            8 or 20  storeHost
-    …            4        reconsumeTimes
-    …            8        preparedTransactionOffset
-    …            4 + n    body
-    …            1 + n    topic (V2: 2 + n)
-    …            2 + n    properties
-
-The CRC covers the body only. It does not detect damage to the header, the topic or the properties.
-"""
+"""A CommitLog record as a Python value. `record_layout.py` has its layout. To process many records, use the kernels."""
 
 from __future__ import annotations
-
-import struct
 
 import msgspec
 
@@ -35,12 +11,9 @@ from penstock.format.hosts import IPV4_HOST_SIZE, MAX_STORED_PORT, decode_host, 
 from penstock.format.index_layout import as_java_reads
 from penstock.format.message_id import encode_message_id
 from penstock.format.properties import encode_properties
+from penstock.format.scan import row_at
 from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import with_hosts
-
-_HEAD = struct.Struct(">iIiiiqqiq")
-_LONG = struct.Struct(">q")
-_MIDDLE = struct.Struct(">iqi")
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -98,7 +71,7 @@ def tags_code(record: Record, delay_levels: tuple[int, ...]) -> int:
     """Returns the tagsCode of a record's queue unit: the tag's hash, or the deliver time (ms) in the schedule topic."""
     if record.topic == constants.SCHEDULE_TOPIC:
         encoded = encode_record(record)
-        rows, _, _ = kernels.walk(encoded, record.physical_offset, 0, len(encoded), False, None, 1)
+        rows = row_at(encoded, record.physical_offset, 0)
         kernels.tag_codes(encoded, record.physical_offset, rows, delay_levels)
         return int(rows["tags_code"][0])
     return kernels.java_hash(as_java_reads(record.tags))

@@ -1,4 +1,9 @@
-"""Scans a range of a log file. Yields batches of valid records, fillers, and damage.
+"""The walk over a log file: `Scan` yields batches of valid records, fillers, and damage.
+
+Use it wherever records are found by their place in the log. `valid_rows` yields the records alone, `row_at` reads a
+single one, `next_valid` finds the next one. Four places walk with a kernel of their own, because they do something with
+each record in the same pass: dispatch (`kernels.derive`), a rebuild (`kernels.RangeBuilder`), a start (`log_walk.py`:
+only the end, no rows), and Arrow pages (`kernels.fill_rows`, into Arrow's memory).
 
 A range [start, stop) owns the records that start in it. A file may be split into ranges at arbitrary bytes. Scan all
 ranges but the first with `resync`, and all ranges but the last with `overrun`. The scans then yield each record and
@@ -9,23 +14,24 @@ CRC, and yields the bytes in between as damage. Before that, it checks the inval
 have completed the record in the meantime. A copy of a record in the body of another message has a wrong physical
 offset, so the scan does not take it for a record.
 
-A scan only reads. It is safe while another process appends. Use `live` to tail a log that is being written.
+A scan only reads. It is safe while another process appends. Use `live` to tail a log that is being written. A search
+for the next valid record, or for the last byte, skips holes of a file if the scan knows its written ranges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
-import numpy as np
-
 from penstock.format import kernels
+from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.kernels import Buffer, Rows, Topics
 from penstock.format.scan_rows import Reason
 
 ROWS_PER_BATCH = 16_384  # 1.7 MB of rows: small enough to stay in the cache
 _CHUNK = 1 << 20
+_ZEROS = bytes(_CHUNK)
 
 
 class ScanBatch(NamedTuple):
@@ -64,6 +70,9 @@ class FedRecords(NamedTuple):
 RecordConsumer: TypeAlias = Callable[[Buffer, int, int, int], tuple[int, int, int, int]]
 """A function like `kernels.RangeBuilder.take`, of the data, its physical offset, and the range of record starts."""
 
+WrittenRanges: TypeAlias = Callable[[int], Iterable[tuple[int, int]]]
+"""Returns the ranges from a position on that may hold data, such as `FileMap.written_ranges`. All others are zero."""
+
 T = TypeVar("T")
 
 
@@ -87,6 +96,7 @@ class Scan:
         overrun: bool = False,
         live: bool = False,
         rows_per_batch: int = ROWS_PER_BATCH,
+        written: WrittenRanges | None = None,
     ) -> None:
         self._data = data
         self._size = len(kernels.view_of(data))
@@ -99,6 +109,7 @@ class Scan:
         self._overrun = overrun
         self._live = live
         self._rows_per_batch = rows_per_batch
+        self._written = written
         self.end = base + start
 
     def __iter__(self) -> Iterator[Item]:
@@ -169,25 +180,15 @@ class Scan:
             return Damage(self._base + at, following - at, again), following, True
         if again is Reason.UNWRITTEN:
             return None, at, False
-        end = self._last_written(at)
+        ranges = ((at, self._size),) if self._written is None else self._written(at)
+        end = nonzero_end(kernels.view_of(self._data), ranges, at)
         return Damage(self._base + at, end - at, again), end, False
 
     def _is_valid(self, at: int) -> bool:
         return kernels.check_record(self._data, at, self._base, True) in (Reason.STOP, Reason.BLANK)
 
     def _next_valid(self, start: int, stop: int) -> int:
-        return kernels.find_record(self._data, self._base, start, stop, True)
-
-    def _last_written(self, at: int) -> int:
-        """Returns the position after the last non-zero byte from `at` on, or `at` if all bytes are zero."""
-        view, end = kernels.view_of(self._data), self._size
-        while end > at:
-            begin = max(at, end - _CHUNK)
-            written = np.flatnonzero(np.frombuffer(bytes(view[begin:end]), dtype=np.uint8))
-            if len(written):
-                return begin + int(written[-1]) + 1
-            end = begin
-        return at
+        return next_valid(self._data, self._base, start, stop, self._written)
 
 
 def is_unpublished(data: Buffer, base: int, at: int, end: int) -> bool:
@@ -201,3 +202,52 @@ def is_unpublished(data: Buffer, base: int, at: int, end: int) -> bool:
 
 
 scan = Scan  # the verb, for calls; use the class name in annotations
+
+
+def valid_rows(
+    data: Buffer,
+    base: int,
+    start: int,
+    stop: int,
+    *,
+    check_crc: bool = False,
+    topics: Topics | None = None,
+    written: WrittenRanges | None = None,
+) -> Iterator[Rows]:
+    """Yields the valid records that begin in [start, stop), in batches. Skips damage."""
+    for item in Scan(data, base, start, stop, check_crc=check_crc, topics=topics, written=written):
+        if isinstance(item, ScanBatch):
+            yield item.rows
+
+
+def row_at(data: Buffer, base: int, at: int, *, check_crc: bool = False, topics: Topics | None = None) -> Rows:
+    """Returns the record that begins at `at` as an array of one row; an empty array if no valid record begins there."""
+    return kernels.walk(data, base, at, at + 1, check_crc, topics, 1)[0]
+
+
+def next_valid(data: Buffer, base: int, start: int, stop: int, written: WrittenRanges | None = None) -> int:
+    """Returns the first position in [start, stop) where a valid record or filler begins; -1 if there is none."""
+    for begin, end in ((start, stop),) if written is None else written(start):
+        begin = max(begin - BLANK_HEADER_SIZE, start)  # the first bytes of a size may be zeros at the end of a hole
+        found = kernels.find_record(data, base, begin, min(end, stop), True)
+        if found >= 0 or end >= stop:
+            return found
+    return -1
+
+
+def hidden_record(data: Buffer, base: int, filler: Blank) -> int:
+    """Returns the position of the first valid record inside a filler; -1 if there is none."""
+    return next_valid(data, base, filler.position - base + BLANK_HEADER_SIZE, len(kernels.view_of(data)))
+
+
+def nonzero_end(view: memoryview, ranges: Iterable[tuple[int, int]], otherwise: int) -> int:
+    """Returns the position after the last nonzero byte of the ranges, which are sorted; `otherwise` if all are zero."""
+    for begin, end in reversed(list(ranges)):
+        end = min(end, len(view))
+        while end > begin:
+            start = max(begin, end - _CHUNK)
+            piece = bytes(view[start:end])  # a copy: another process may be writing here
+            if piece != _ZEROS[: len(piece)]:
+                return start + len(piece.rstrip(b"\0"))
+            end = start
+    return otherwise

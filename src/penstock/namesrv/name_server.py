@@ -13,8 +13,7 @@ disk: after a restart, brokers register again.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -29,7 +28,9 @@ from penstock.remoting.connection import Address
 from penstock.remoting.handlers import Before, Handler
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
+from penstock.supervision import Supervisor
 
+log = logging.getLogger("penstock.namesrv")
 _EXPIRE_INTERVAL_S: Final = 5.0
 
 
@@ -53,13 +54,14 @@ class NameServer:
         self._administration = NameServerAdmin(self.routes, self.kv, settings)
         self._registration = RegistrationRequests(self.routes, self.kv, clock)
         self._queries = RouteQueries(self.routes, self.kv, lambda: self.settings)
+        self.tasks = Supervisor(log)
         self._server = Server(
             self.handlers(),
             limits=limits or settings.limits,
             tls=settings.server_tls,
             before=before or LocalRule(settings.register_broker_from),
+            tasks=self.tasks,
         )
-        self._expiring: asyncio.Task[None] | None = None
 
     @property
     def settings(self) -> NamesrvSettings:
@@ -75,21 +77,12 @@ class NameServer:
     async def start(self, host: str, port: int, bound: socket.socket | None = None) -> Address:
         """Starts to listen at `host` and `port`, or on the socket `bound`. Returns the address. Raises Unreachable."""
         address = await self._server.start(host, port, bound)
-        self._expiring = asyncio.create_task(self._expire_periodically())
+        self.tasks.every(_EXPIRE_INTERVAL_S, "expiry of brokers", self.expire)
         return address
 
     async def stop(self, grace_s: float) -> None:
-        if self._expiring is not None:
-            self._expiring.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._expiring
-            self._expiring = None
+        await self.tasks.stop()
         await self._server.stop(grace_s)
-
-    async def _expire_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(_EXPIRE_INTERVAL_S)
-            self.expire()
 
     def expire(self) -> None:
         """Drops brokers that have not registered for brokerExpireSeconds. A running server calls this periodically."""

@@ -22,17 +22,18 @@ import numpy as np
 
 from penstock.errors import BadSettings, BadStore
 from penstock.format.arrow_rows import select_columns
-from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE
+from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
 from penstock.pipeline.store_tasks import LogTask, QueueSpan, QueueTask, RecordTask, StorePaths
-from penstock.store.arrow import ArrowReader, ReadableQueue
+from penstock.store.arrow import ArrowReader
 from penstock.store.config_files import ConfigFiles
+from penstock.store.consume_queue import ReadableQueue, unit_pages
 from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary
 from penstock.store.readonly.store_folder import StoreFolder
 from penstock.store.readonly.tail import StoreTail
-from penstock.store.readonly.view import QueueView
+from penstock.store.readonly.view import FilesView, QueueView
 from penstock.store.settings import Settings
 
 LOG: Final = ""
@@ -164,7 +165,9 @@ class SingleStore:
         for first in range(start, stop, step):
             last = min(first + _PAGE_UNITS, stop)
             sampled += last - first
-            total += sum(_sizes(queue, first, last))
+            for _, units in unit_pages(queue, first, last):
+                sizes = units["size"]
+                total += int(sizes[sizes != NO_RECORD_SIZE].sum(dtype=np.int64))
         return total * (stop - start) // sampled
 
     # -- tasks -----------------------------------------------------------------------------------------------
@@ -198,16 +201,15 @@ class SingleStore:
         queue = self.queue(topic, queue_id)
         assert queue is not None, "a span lies in a queue"
         folder = self._folder.layout.consume_queue / topic / str(queue_id)
-        with contextlib.closing(
-            QueueView(folder, topic, queue_id, self._settings.mapped_file_size_consume_queue, start, stop)
-        ) as on_disk:
+        files = FilesView(folder, self._settings.mapped_file_size_consume_queue)
+        with contextlib.closing(QueueView(files, topic, queue_id, start, stop)) as on_disk:
             try:
-                both = zip(_pages(queue, start, stop), _pages(on_disk, start, stop), strict=True)
-                if all(shown == there for shown, there in both):
+                both = zip(*(unit_pages(each, start, stop, _PAGE_UNITS) for each in (queue, on_disk)), strict=True)
+                if all(shown.tobytes() == there.tobytes() for (_, shown), (_, there) in both):
                     return b""
             except BadStore:
                 pass  # a file of the wrong size, which recovery would rebuild
-        return b"".join(_pages(queue, start, stop))
+        return b"".join(units.tobytes() for _, units in unit_pages(queue, start, stop, _PAGE_UNITS))
 
     def key_task(
         self, topic: str, keys: Sequence[str], spans: Sequence[OffsetRange], *, fail_on_data_loss: bool
@@ -223,30 +225,6 @@ class SingleStore:
             return None
         ranges = tuple(QueueSpan(span.queue.topic, span.queue.queue_id, span.start, span.stop) for span in spans)
         return RecordTask(self._paths(), tuple(positions), ranges, fail_on_data_loss)
-
-
-def _sizes(queue: ReadableQueue, start: int, stop: int) -> Iterator[int]:
-    """Yields the bytes of the records from queue offset `start` to `stop`: one sum per page of units."""
-    at = start
-    while at < stop:
-        units = queue.page(at, stop - at)
-        if units is None or not len(units):
-            at += queue.units_in_file - at % queue.units_in_file
-            continue
-        sizes = units["size"]
-        yield int(sizes[sizes != NO_RECORD_SIZE].sum(dtype=np.int64))
-        at += len(units)
-
-
-def _pages(queue: ReadableQueue, start: int, stop: int) -> Iterator[bytes]:
-    """Yields the units from queue offset `start` to `stop`, in pages. A missing unit is yielded as PRE_BLANK."""
-    at = start
-    while at < stop:
-        count = min(stop - at, _PAGE_UNITS, queue.units_in_file - at % queue.units_in_file)
-        units = queue.page(at, count)
-        data = b"" if units is None else units.tobytes()
-        yield data + PRE_BLANK * (count - len(data) // UNIT_SIZE)
-        at += count
 
 
 def log_queue(broker: str) -> Queue:

@@ -24,11 +24,10 @@ import pyarrow as pa
 
 from penstock.errors import DataLost
 from penstock.format.arrow_rows import select_columns
-from penstock.format.constants import BLANK_MAGIC
 from penstock.format.kernels import Buffer, Longs, Rows
+from penstock.format.record_layout import is_filler
 from penstock.pipeline.ranges import Flaw, RowPage
 from penstock.store.arrow import ArrowReader
-from penstock.store.mapped_file import MappedFile
 from penstock.store.message import MAX_BYTES, MAX_ROWS
 from penstock.store.readonly.view import FilesView, LogView, QueueView, ShippedUnits
 
@@ -121,7 +120,8 @@ class QueueTask(msgspec.Struct, frozen=True):
         if span.units:
             return ShippedUnits(span.topic, span.queue_id, span.start, span.units)
         folder = Path(self.files.consume_queue) / span.topic / str(span.queue_id)
-        return QueueView(folder, span.topic, span.queue_id, self.files.queue_file_size, span.start, span.stop)
+        files = FilesView(folder, self.files.queue_file_size)
+        return QueueView(files, span.topic, span.queue_id, span.start, span.stop)
 
     def _span(
         self, log: LogView, reader: ArrowReader, queue: QueueView | ShippedUnits, span: QueueSpan
@@ -274,17 +274,12 @@ class LogTask(msgspec.Struct, frozen=True):
                 continue
             if file is None:
                 what = f"the file with bytes {begin} to {end - 1} of the log is missing"
-            elif end == log.roll_next(begin) and _is_filler(file, begin):
+            elif end == log.roll_next(begin) and is_filler(file.map.view, begin - file.from_offset):
                 continue
             else:
                 what = f"{end - begin} bytes at {begin} of the log hold no valid record"
             flaws.append(Flaw(None, None, None, begin, what))
         return tuple(flaws)
-
-
-def _is_filler(file: MappedFile, offset: int) -> bool:
-    at = offset - file.from_offset
-    return int.from_bytes(file.map.view[at + 4 : at + 8], "big") == BLANK_MAGIC
 
 
 class RecordTask(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ A reply has a `ResponseCode` in the field where its request has a `RequestCode`.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 from penstock.errors import PenstockError
 
@@ -192,6 +193,21 @@ class ResponseCode(IntEnum):
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+
+
+SERVED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.QUERY_NOT_FOUND,
+    }
+)
+"""The codes of replies to requests that were served. Any other code says that a request was refused or failed."""
 
 
 class Refusal(PenstockError):

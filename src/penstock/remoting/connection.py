@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.errors import BadFrame, NoAnswer, PenstockError, Unreachable
+from penstock.protocol.codes import SERVED
 from penstock.protocol.command import ONE_WAY, RESPONSE, Command
 from penstock.protocol.frame import FrameReader, encode_parts
 from penstock.remoting.handlers import Before, Handler, Handlers, Result, failed, unsupported
@@ -325,6 +326,8 @@ class Connection(asyncio.Protocol):
                         self._defer(command, result)
                 except Exception as error:  # a failed request must not end the connection
                     result = failed(command, error)
+                if isinstance(result, Command) and result.code:
+                    self._count_refusal(command, result)
                 if not flag & ONE_WAY:
                     if isinstance(result, tuple):
                         self._enqueue_parts(result)
@@ -360,12 +363,18 @@ class Connection(asyncio.Protocol):
             reply = future.result() if error is None else failed(command, error)
             if not isinstance(reply, Command | None):
                 reply = failed(command, TypeError(f"a handler returned {type(reply).__name__} instead of a reply"))
+        if reply is not None and reply.code:
+            self._count_refusal(command, reply)
         if reply is not None and not command.is_oneway:
             self.send(reply)
         if self._finishing and not self._deferred:
             self.close()
         elif self._blocked:
             self._resume()
+
+    def _count_refusal(self, command: Command, reply: Command) -> None:
+        if self._pool is not None and reply.code not in SERVED:
+            self._pool.request_refused(command.code if command.code in self._handlers else -1)
 
     # -- back-pressure ----------------------------------------------------------------------------------------
 

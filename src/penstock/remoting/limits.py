@@ -12,6 +12,7 @@ import asyncio
 import logging
 import resource
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -95,8 +96,10 @@ _logger = logging.getLogger("penstock.remoting")
 class ServerConnections:
     """All connections of one server, with their buffered bytes."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, on_refused: Callable[[int], object] | None = None) -> None:
+        """`on_refused` is called with the code of each request that is refused or fails; -1 for an unknown code."""
         self._limits = limits
+        self._on_refused = on_refused
         self._places: Counter[str] = Counter()
         self._taken = 0
         self._lines = RateLimitedLog(_logger)
@@ -138,6 +141,11 @@ class ServerConnections:
         """Logs that a connection was refused or closed. The lines are rate-limited."""
         where = f"{peer[0]}:{peer[1]}" if peer[1] else peer[0]
         self._lines.warn(f"closed a connection from {where}: {why}")
+
+    def request_refused(self, code: int) -> None:
+        """Counts a request that was refused or failed."""
+        if self._on_refused is not None:
+            self._on_refused(code)
 
     # -- connections -----------------------------------------------------------------------------------------
 

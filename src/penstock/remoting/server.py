@@ -28,6 +28,7 @@ from penstock.remoting.handlers import Before, Handlers
 from penstock.remoting.limits import ConnectionLimits, ServerConnections, raise_open_files
 from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import PLAIN, ServerTls, TlsMode
+from penstock.supervision import Supervisor
 
 _AT_ONCE: Final = 256
 """Limit of the connections that are accepted in one turn of the loop, so that open connections are served in
@@ -185,14 +186,20 @@ class Server:
         limits: ConnectionLimits | None = None,
         tls: ServerTls = PLAIN,
         before: Before | None = None,
+        tasks: Supervisor | None = None,
+        on_refused: Callable[[int], object] | None = None,
     ) -> None:
+        """`tasks` supervises the background tasks; default: a Supervisor of its own. `on_refused` is called with the
+        code of each request that is refused or fails; -1 for a code without a handler.
+        """
         self._handlers = handlers
         self._limits = limits or ConnectionLimits()
         self._tls = tls
         self._before = before
-        self._pool = ServerConnections(self._limits)
+        self._pool = ServerConnections(self._limits, on_refused)
         self._acceptor: Acceptor | None = None
-        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._tasks = tasks or Supervisor(_logger)
+        self._sweep_name = ""
 
     @property
     def pool(self) -> ServerConnections:
@@ -215,7 +222,8 @@ class Server:
         listener = listen(host, port, bound)
         where = address_of(listener.getsockname())
         self._acceptor = Acceptor(listener, self._pool, self._limits, self._tls, self._make)
-        self._sweep()
+        self._sweep_name = f"sweep of connections at port {where[1]}"
+        self._tasks.every(self._limits.sweep_s, self._sweep_name, self._sweep)
         return where
 
     async def stop(self, grace_s: float) -> None:
@@ -232,16 +240,13 @@ class Server:
             connection.abort()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._pool.empty.wait(), self._limits.goodbye_s)
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
+        await self._tasks.end(self._sweep_name)
 
     def _make(self) -> Connection:
         return Connection(self._handlers, self._limits, before=self._before, pool=self._pool)
 
     def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = asyncio.get_running_loop().time()
         self._pool.sweep(now)
         if self._acceptor is not None:
             self._acceptor.sweep(now)
-        self._sweep_timer = loop.call_later(self._limits.sweep_s, self._sweep)

@@ -25,7 +25,6 @@ from penstock.format.put_rows import PutRows
 from penstock.format.sys_flag import TRANSACTION_NONE, transaction_type
 from penstock.store.message import ArrowResult, BatchResult, Message, PutResult, PutStatus
 from penstock.store.prepare import Prepared, PutRefused, prepare
-from penstock.store.settings import BrokerRole
 from penstock.store.statistics import Statistics
 from penstock.store.store_parts import Engine
 from penstock.store.watermarks import Waiter
@@ -50,12 +49,21 @@ class PutPath:
         self._statistics = statistics
         self._wake_flush = wake_flush
         self._watermarks = engine.log.watermarks
-        self._needs_no_ack = not any(self._watermarks.needs)
-        self._is_slave = settings.broker_role is BrokerRole.SLAVE
+        self._needs_no_ack = True
+        self.on_role()
         self._append_ordinary = engine.log.append_ordinary
         self._append_ordinary_batch = engine.log.append_ordinary_batch
         self._store_host = settings.store_host
         self._levels = len(settings.delay_levels)
+
+    def on_role(self) -> None:
+        """Adjusts to the store's role. Once a role has made puts wait, each put asks the watermarks whether it waits.
+
+        So a put that was appended just before the change is not answered by the new role's rules.
+        """
+        if any(self._watermarks.needs):
+            self._needs_no_ack = False
+            self._statistics.count_every_put()
 
     def put(self, message: Message) -> PutResult:
         ordinary = self._append_ordinary(message)
@@ -177,10 +185,7 @@ class PutPath:
         return end_offset if wait and not self._needs_no_ack else 0
 
     def _check_state(self) -> None:
-        if self._is_slave:
-            raise PutRefused(
-                PutStatus.SERVICE_NOT_AVAILABLE, "this is a slave, which takes no messages; send to its master"
-            )
+        self._log.check_accepts_puts()
         if not self._flags.writable:
             raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, f"the store takes no messages: {self._flags.reason}")
         if self._log.busy():

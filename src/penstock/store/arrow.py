@@ -21,9 +21,11 @@ from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.hosts import encode_host
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
 from penstock.format.put_rows import PutLimits, PutRows, RowRefused, plan_puts
-from penstock.format.queue_unit import NO_RECORD_SIZE, Units
+from penstock.format.queue_unit import NO_RECORD_SIZE
+from penstock.format.scan import next_valid
 from penstock.format.scan_rows import ROW, Reason
 from penstock.store.append import PutPath
+from penstock.store.consume_queue import ReadableQueue
 from penstock.store.mapped_file import MappedFile
 from penstock.store.message import ArrowPage, ArrowResult, GetStatus, LogPage, Message, Page, PutStatus
 from penstock.store.prepare import PutRefused, prepare
@@ -56,27 +58,6 @@ class ReadableLog(Protocol):
     def confirmed_offset(self) -> int: ...
 
     def roll_next(self, offset: int) -> int: ...
-
-
-class ReadableQueue(Protocol):
-    """A consume queue to read: the `ConsumeQueue` of an open store, or a read-only view."""
-
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def queue_id(self) -> int: ...
-
-    @property
-    def min_offset(self) -> int: ...
-
-    @property
-    def max_offset(self) -> int: ...
-
-    @property
-    def units_in_file(self) -> int: ...
-
-    def page(self, queue_offset: int, limit: int, /) -> Units | None: ...
 
 
 class ArrowReader:
@@ -213,7 +194,10 @@ class ArrowReader:
             file.release()
 
     def _walk(self, file: MappedFile, start: int, stop: int, max_rows: int, max_bytes: int) -> tuple[Rows, int]:
-        """Returns the records of a file within the limits, and the position at which to continue."""
+        """Returns the records of a file within the limits, and the position at which to continue.
+
+        Walks by itself, to fill rows in Arrow's memory, and to end a page before the record that exceeds `max_bytes`.
+        """
         data, base = file.map.view, file.from_offset
         limit = min(stop, start + max_bytes)
         # From Arrow's pool, which reuses memory; numpy would get fresh pages from the system each time.
@@ -227,7 +211,7 @@ class ArrowReader:
         if reason == Reason.BLANK:
             return rows, file.size
         if not len(rows):
-            next_record = kernels.find_record(data, base, start + 1, stop, True)
+            next_record = next_valid(data, base, start + 1, stop)
             reached = stop if next_record < 0 else next_record
         return rows, reached
 

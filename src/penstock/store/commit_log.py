@@ -33,6 +33,7 @@ from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.message import Message, PutResult, PutStatus
 from penstock.store.preallocate import AT_ONCE_SECONDS, Allocator, FileNotReady
 from penstock.store.prepare import Prepared, PutRefused
+from penstock.store.role import Role
 from penstock.store.settings import Settings
 from penstock.store.watermarks import Watermarks
 from penstock.store.worker import noop
@@ -69,8 +70,8 @@ class CommitLog:
         """Appends one message on the fast path. Returns None and changes nothing if it needs the general path."""
         self.append_ordinary_batch: Callable[[Sequence[Message]], list[PutResult] | None] = self.appender.append_many
         """Like `append_ordinary`, for a batch. The batch becomes visible atomically."""
-        self._open = False
-        self._is_replica = False
+        self._is_writable = False
+        """Whether the store's flags allow puts."""
         self._settings = settings
         self._clock = clock
         self._allocator: Allocator | None = None
@@ -82,26 +83,53 @@ class CommitLog:
 
     def start(self, allocator: Allocator) -> None:
         self._allocator = allocator
-        last = self.queue.last
-        if last is not None:
-            allocator.follow(last)
-            self.appender.attach(last.target, last.marks, last.from_offset)
+        if self.queue.last is not None:
+            allocator.follow(self.queue.last)
+        self._attach()
         self.set_open(True)
 
+    def _attach(self) -> None:
+        """Gives the appender the last file, if messages may be appended to it."""
+        last = self.queue.last if self.role.accepts_puts else None
+        if last is None:
+            self.appender.detach()
+        else:
+            self.appender.attach(last.target, last.marks, last.from_offset)
+
     def set_open(self, is_open: bool) -> None:
-        """Opens or closes the fast path. In a replica the fast path stays closed; the general path refuses messages."""
-        self._open = is_open and not self._is_replica
-        if not self._open:
+        """Opens or closes the fast path. In a slave the fast path stays closed; the general path refuses messages."""
+        self._is_writable = is_open
+        if not self._is_open:
             self.appender.is_open = False
         elif self._lock.acquire(blocking=False):  # else the general path opens it when it ends
-            self.appender.is_open = self._open
+            self.appender.is_open = self._is_open
             self._lock.release()
 
-    def become_replica(self) -> None:
-        """Closes the fast path for good: a replica accepts only a master's bytes."""
-        self._is_replica = True
-        self.set_open(False)
-        self.appender.detach()
+    @property
+    def role(self) -> Role:
+        return self.watermarks.role
+
+    @property
+    def _is_open(self) -> bool:
+        return self._is_writable and self.role.accepts_puts
+
+    def change_role(self, role: Role) -> None:
+        """Exchanges the role, inside `exclusive`. The caller then calls `Watermarks.end_former_waits` outside."""
+        self.watermarks.change_role(role)
+        self._attach()
+
+    def take_over(self, end: int, next_offsets: Iterable[tuple[str, int, int]]) -> None:
+        """Prepares a replica for appends, inside `exclusive`: sets the next offset of each (topic, queue id).
+
+        `end` is where dispatch ended. It lies behind the end of the log if only a part of a filler has arrived; then
+        the log continues behind the filler.
+        """
+        last = self.queue.last
+        if last is not None:
+            last.wrote = max(last.wrote, end - last.from_offset)
+        self._next_offsets.clear()
+        for topic, queue_id, offset in next_offsets:
+            self.set_next_offset(topic, queue_id, offset)
 
     def on_append(self, wake: Callable[[], object]) -> None:
         """Calls `wake` after an append if the dispatch thread is asleep."""
@@ -174,7 +202,7 @@ class CommitLog:
             self._stopped = True
 
     @contextlib.contextmanager
-    def _exclusive(self, *, at_once: bool = False) -> Iterator[None]:
+    def exclusive(self, *, at_once: bool = False) -> Iterator[None]:
         """Holds the put lock and keeps the appender closed. Raises PutRefused after `stop_appends`.
 
         With `at_once` it also raises PutRefused if another thread holds the lock for more than a few milliseconds.
@@ -190,9 +218,16 @@ class CommitLog:
                 yield
             finally:
                 self._locked_at = 0.0
-                self.appender.is_open = self._open
+                self.appender.is_open = self._is_open
         finally:
             self._lock.release()
+
+    def check_accepts_puts(self) -> None:
+        """Raises PutRefused in a slave."""
+        if not self.role.accepts_puts:
+            raise PutRefused(
+                PutStatus.SERVICE_NOT_AVAILABLE, "this is a slave, which takes no messages; send to its master"
+            )
 
     def restart_queues(self, select: Callable[[], Iterable[tuple[str, int]]], note: Callable[[int], None]) -> None:
         """Resets the next offset of the queues that `select` returns to 0. Holds the put lock meanwhile.
@@ -200,7 +235,7 @@ class CommitLog:
         Calls `note` with the log's end before the reset; if `note` raises, nothing changes. Raises PutRefused after
         `stop_appends`.
         """
-        with self._exclusive():
+        with self.exclusive():
             restarted = list(select())
             note(self.queue.wrote_offset)
             for topic, queue_id in restarted:
@@ -212,7 +247,8 @@ class CommitLog:
         With `at_once` it waits only a few milliseconds for the put lock and for a new file.
         """
         total = sum(message.size for message in messages)
-        with self._exclusive(at_once=at_once):
+        with self.exclusive(at_once=at_once):
+            self.check_accepts_puts()
             file = self._file_for(total, at_once=at_once)
             now = self._clock()
             results = self._encode(file, messages, now)
@@ -233,7 +269,8 @@ class CommitLog:
         stored.
         """
         done, failure = 0, ""
-        with self._exclusive():
+        with self.exclusive():
+            self.check_accepts_puts()
             now = self._clock()
             next_offsets = np.array([self.next_offset(*queue) for queue in batch.queues], np.int64)
             while done < len(batch) and not failure:
@@ -254,12 +291,14 @@ class CommitLog:
         """Appends bytes of a master's log, which must lie within one file. An empty log starts at `offset`.
 
         `whole` says that `data` holds whole records; then `newest` is the store time of the last one. Raises
-        StoreFailed, or PutRefused after `stop_appends`.
+        StoreFailed, or PutRefused after `stop_appends` and if this is no slave.
         """
         assert self._allocator is not None, "the log was not started"
-        with self._exclusive():
+        with self.exclusive():
+            if not self.role.takes_replica_bytes:
+                raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, f"this is no slave any more, but {self.role}")
             file = self.queue.writable(offset, self._allocator.allocate)
-            bulk = len(data) >= _MIN_BULK_WRITE
+            bulk = len(data) >= _MIN_BULK_WRITE and file.buffer is None
             if bulk:  # a write is cheaper than the page faults of new pages; the header is stored last
                 file.map.write(file.wrote + BLANK_HEADER_SIZE, data[BLANK_HEADER_SIZE:])
             if whole:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import logging
 import struct
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -437,6 +437,46 @@ def count_valid(units: Units, before: Units | None) -> int:
         return count
     first = int(real[wrong[0]])
     return first if first < len(units) else 0
+
+
+# -- reading any queue -------------------------------------------------------------------------------------------
+
+
+class ReadableQueue(Protocol):
+    """A consume queue to read: the `ConsumeQueue` of an open store, or a read-only view."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def queue_id(self) -> int: ...
+
+    @property
+    def min_offset(self) -> int: ...
+
+    @property
+    def max_offset(self) -> int: ...
+
+    @property
+    def units_in_file(self) -> int: ...
+
+    def page(self, queue_offset: int, limit: int, /) -> Units | None: ...
+
+
+def unit_pages(queue: ReadableQueue, start: int, stop: int, limit: int = 1 << 16) -> Iterator[tuple[int, Units]]:
+    """Yields the units start … stop - 1 in pages: the first one's queue offset, and at most `limit` units of one file.
+
+    Units that the queue does not have are pre-blank, so each page is full.
+    """
+    while start < stop:
+        count = min(stop - start, limit, queue.units_in_file - start % queue.units_in_file)
+        units = queue.page(start, count)
+        have = 0 if units is None else len(units)
+        if units is None or have < count:
+            blanks = np.frombuffer(PRE_BLANK * (count - have), UNIT)
+            units = blanks if units is None else np.concatenate([units, blanks])
+        yield start, units
+        start += count
 
 
 # -- placeholders and extension files ------------------------------------------------------------------------------

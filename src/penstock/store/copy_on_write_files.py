@@ -82,14 +82,6 @@ class OverlayFiles(Files):
         content = self._resolve(path)
         return super().size(content) if isinstance(content, Path) else len(content)
 
-    def identity(self, path: Path) -> tuple[int, int] | None:
-        """Returns (device, inode) of the file now at `path`, or None. The inode of a mapped file is not reused."""
-        try:
-            facts = path.stat()
-        except FileNotFoundError:
-            return None
-        return facts.st_dev, facts.st_ino
-
     def modified_ms(self, path: Path) -> int:
         content = self._resolve(path)
         return super().modified_ms(content) if isinstance(content, Path) else 0

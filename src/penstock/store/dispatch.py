@@ -26,6 +26,7 @@ import numpy.typing as npt
 from penstock.errors import StoreFailed
 from penstock.format import kernels
 from penstock.format.damage_placeholder import find_placeholders
+from penstock.format.scan import row_at
 from penstock.format.scan_rows import ROW, Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Picks, Placeholders
@@ -34,7 +35,7 @@ from penstock.store.damage import DamagedRange
 from penstock.store.mapped_file import MappedFile
 from penstock.store.record_reader import UnitClaims
 from penstock.store.running_flags import RunningFlags, StoreFault
-from penstock.store.worker import Died, Listeners
+from penstock.store.worker import Died, Listeners, reporting_death
 
 log = logging.getLogger("penstock.store")
 _BATCH_ROWS = 16_384
@@ -170,8 +171,9 @@ class Dispatcher:
         """Like `deleted`, for single queues that restarted at queue offset 0, by (topic, queue id)."""
         return self._restarts
 
-    def on_restart(self, remove: Callable[[ConsumeQueue, int], object]) -> None:
+    def on_restart(self, remove: Callable[[ConsumeQueue, int], object] | None) -> None:
         """Makes a slave's dispatcher call `remove(queue, physical offset)` when a queue restarts at queue offset 0.
+        None: this is no slave.
 
         `remove` must delete the old queue, or raise StoreFailed. The physical offset is that of the record with queue
         offset 0.
@@ -222,12 +224,8 @@ class Dispatcher:
         self._died = died
 
     def _supervised(self) -> None:
-        try:
+        with reporting_death("penstock-dispatch", self._died):
             self._run()
-        except BaseException as error:
-            if self._died is None:
-                raise
-            self._died("penstock-dispatch", error)
 
     def _run(self) -> None:
         while not self._closed:
@@ -428,7 +426,7 @@ class Dispatcher:
 
     def tags_code(self, record: bytes, offset: int) -> int:
         """Computes the tags code that the unit of a valid record has. `offset` is the record's physical offset."""
-        rows, _, _ = kernels.walk(record, offset, 0, len(record), False, None, 1)
+        rows = row_at(record, offset, 0)
         kernels.tag_codes(record, offset, rows, self._delay_levels)
         return int(rows["tags_code"][0])
 

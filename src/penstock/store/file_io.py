@@ -28,6 +28,7 @@ import numpy as np
 
 from penstock.errors import BadStore, StoreInUse, disk_refused
 from penstock.format import kernels
+from penstock.format.scan import nonzero_end
 from penstock.store.lock import StoreLock, held_by_this_process, lock_owner
 
 # -- memory calls that Python's mmap lacks, or makes with the GIL held ----------------------------------------
@@ -117,6 +118,10 @@ class FileMap:
         """
         yield from list(written_ranges(self._descriptor, start, len(self)))
 
+    def nonzero_end(self, start: int, stop: int | None = None) -> int:
+        """Returns the position after the last nonzero byte in [start, stop); `start` if all are zero. Skips holes."""
+        return nonzero_end(self.view[: len(self) if stop is None else stop], self.written_ranges(start), start)
+
     def allocate(self, start: int, stop: int) -> None:
         """Allocates the disk blocks of a range. Needed before stores into a sparse file. Raises OSError."""
         os.posix_fallocate(self._descriptor, start, stop - start)
@@ -172,23 +177,17 @@ class FileMap:
 _PIECE: Final = 1 << 20
 
 
-def written_pieces(file: FileMap, position: int) -> Iterator[tuple[int, int]]:
-    """Yields the ranges from `position` on that may hold data, in pieces of at most 1 MiB, which fit the cache."""
-    for begin, end in file.written_ranges(position):
-        for start in range(begin, end, _PIECE):
-            yield start, min(start + _PIECE, end)
-
-
 def zero_from(file: FileMap, position: int) -> int:
     """Zeroes the file from `position` on. Skips pieces of 1 MiB that are zero. Returns the number of nonzero bytes."""
     zeroed = 0
-    for start, stop in written_pieces(file, position):
-        piece = np.frombuffer(file.view, np.uint8, stop - start, start)
-        count = int(np.count_nonzero(piece))
-        if count:
-            piece[:] = 0
-            zeroed += count
-        del piece
+    for begin, end in file.written_ranges(position):
+        for start in range(begin, end, _PIECE):
+            piece = np.frombuffer(file.view, np.uint8, min(_PIECE, end - start), start)
+            count = int(np.count_nonzero(piece))
+            if count:
+                piece[:] = 0
+                zeroed += count
+            del piece
     return zeroed
 
 
@@ -206,6 +205,13 @@ class Files:
     def exists(self, path: Path) -> bool:
         return path.exists()
 
+    def is_zero(self, path: Path) -> bool:
+        """Whether a file is empty or holds only zeros."""
+        if not self.size(path):
+            return True
+        with contextlib.closing(self.open_map(path)) as data:
+            return not data.nonzero_end(0)
+
     def is_folder(self, path: Path) -> bool:
         return path.is_dir()
 
@@ -220,6 +226,14 @@ class Files:
 
     def size(self, path: Path) -> int:
         return path.stat().st_size
+
+    def identity(self, path: Path) -> tuple[int, int] | None:
+        """Returns (device, inode) of the file on disk at `path`, or None. The inode of a mapped file is not reused."""
+        try:
+            facts = path.stat()
+        except FileNotFoundError:
+            return None
+        return facts.st_dev, facts.st_ino
 
     def modified_ms(self, path: Path) -> int:
         return path.stat().st_mtime_ns // 1_000_000

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.format import kernels
+from penstock.format.record_layout import size_and_magic
+from penstock.format.scan import next_valid
 from penstock.format.scan_rows import Reason
 from penstock.store.damage import MISSING, DamagedRange
 from penstock.store.mapped_file import MappedFile
@@ -25,7 +27,6 @@ _PIECE = 64 << 20
 """Bytes walked between two progress reports."""
 _MIN_FOR_THREADS = 64 << 20
 _MAX_THREADS = 4
-_HEADER = 8
 
 Count = Callable[[int], None]
 
@@ -75,7 +76,8 @@ def walk_range(file: MappedFile, start: int, stop: int, check_crc: bool, count: 
         position = reached
         if code not in (Reason.BLANK, Reason.STOP):
             broken = broken or (position, MISSING if is_missing_file(file) else Reason(code).name)
-            after = next_valid(file, position, stop)
+            following = next_valid(file.map.view, base, position + 1, stop, file.map.written_ranges)
+            after = stop if following < 0 else following
             count(after - position)
             position = after
     return FileWalk(end, newest, damage, None if broken is None else _range(base, broken, stop))
@@ -83,18 +85,6 @@ def walk_range(file: MappedFile, start: int, stop: int, check_crc: bool, count: 
 
 def _range(base: int, broken: tuple[int, str], end: int) -> DamagedRange:
     return DamagedRange(base + broken[0], end - broken[0], broken[1])
-
-
-def next_valid(file: MappedFile, position: int, stop: int) -> int:
-    """Returns the position of the next valid record or filler after `position`; `stop` if none. Skips holes."""
-    for begin, end in file.map.written_ranges(position + 1):
-        begin = max(begin - _HEADER, position + 1)  # the first bytes of a size may be zeros at the end of a hole
-        found = kernels.find_record(file.map.view, file.from_offset, begin, min(end, stop), True)
-        if found >= 0:
-            return found
-        if end >= stop:
-            break
-    return stop
 
 
 def walk_files(
@@ -145,6 +135,6 @@ def torn_records(file: MappedFile, damage: DamagedRange) -> Iterator[tuple[int, 
     """Yields (begin, end), as positions in the file, of torn records in a damaged range: a plain check accepts them."""
     base, view = file.from_offset, file.map.view
     position, stop = damage.physical_offset - base, damage.end - base
-    while (begin := kernels.find_record(view, base, position, stop, True)) >= 0:
-        position = begin + int.from_bytes(view[begin : begin + 4], "big")
+    while (begin := next_valid(view, base, position, stop)) >= 0:
+        position = begin + size_and_magic(view, begin)[0]
         yield begin, position

@@ -18,10 +18,8 @@ import threading
 from array import array
 from pathlib import Path
 
-import numpy as np
-
 from penstock.format import kernels
-from penstock.store.file_io import FileMap, lock_memory, written_pieces, zero_from
+from penstock.store.file_io import FileMap, lock_memory, zero_from
 
 log = logging.getLogger("penstock.store")
 PAGE = 4096
@@ -141,18 +139,6 @@ class MappedFile:
     def zero(self, position: int) -> int:
         """Zeroes the file from `position` on. Returns the number of bytes that were not zero. See `zero_from`."""
         return zero_from(self.map, position)
-
-    def nonzero_end(self, position: int) -> int:
-        """Returns the position after the last nonzero byte at or after `position`; `position` if all are zero."""
-        end = position
-        for start, stop in written_pieces(self.map, position):
-            if not np.count_nonzero(np.frombuffer(self.map.view, np.uint8, stop - start, start)):
-                continue
-            # A copy: another process may be writing here, and numpy fails if the bytes change while it counts.
-            nonzero = np.flatnonzero(np.frombuffer(bytes(self.map.view[start:stop]), np.uint8))
-            if len(nonzero):
-                end = start + int(nonzero[-1]) + 1
-        return end
 
     # -- readers ---------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ placeholders over it.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import re
 import threading
@@ -27,7 +26,6 @@ from penstock.store.file_io import FileMap, Files
 from penstock.store.mapped_file import MappedFile
 
 _NAME = re.compile(r"[0-9]{20}")
-_CHUNK = 1 << 22
 MAX_MISSING_IN_A_ROW = 8
 """A start fails if more files in a row are missing: an operator should decide."""
 Allocate = Callable[[Path, int], MappedFile]
@@ -338,7 +336,7 @@ def list_data_files(files: Files, folder: Path, file_size: int) -> FolderListing
     for name in names:
         offset, size = int(name), files.size(folder / name)
         if size != file_size:
-            if name == names[-1] and size < file_size and _is_zero(files, folder / name, size):
+            if name == names[-1] and size < file_size and files.is_zero(folder / name):
                 unfinished = offset
             else:
                 wrong[offset] = size
@@ -350,13 +348,6 @@ def list_data_files(files: Files, folder: Path, file_size: int) -> FolderListing
     gaps = ((before + file_size, (after - before) // file_size - 1) for before, after in pairwise(present))
     holes = tuple((offset, count) for offset, count in gaps if count)
     return FolderListing(tuple(right), wrong, tuple(misplaced), unfinished, holes)
-
-
-def _is_zero(files: Files, path: Path, size: int) -> bool:
-    if not size:
-        return True
-    with contextlib.closing(files.open_map(path)) as data:
-        return not any(data.view[at : at + _CHUNK].tobytes().strip(b"\0") for at in range(0, size, _CHUNK))
 
 
 # -- missing files -------------------------------------------------------------------------------------------------

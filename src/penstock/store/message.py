@@ -19,6 +19,7 @@ from penstock.errors import MissingPackage
 from penstock.format import kernels
 from penstock.format.message_id import encode_message_id
 from penstock.format.record import Record, decode_record
+from penstock.format.record_layout import size_and_magic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,7 +150,7 @@ class Page(msgspec.Struct, frozen=True, dict=True):
         """The records, one bytes object each."""
         records, at = [], 0
         while at < len(self.data):
-            size = int.from_bytes(self.data[at : at + 4], "big")
+            size, _ = size_and_magic(self.data, at)
             records.append(self.data[at : at + size])
             at += size
         return records

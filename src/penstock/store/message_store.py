@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -28,12 +29,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from penstock.clock import now_ms
-from penstock.errors import BadStore, StoreFailed, disk_refused
+from penstock.errors import BadSettings, BadStore, StoreFailed, disk_refused
 from penstock.format.kernels import Longs
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record
 from penstock.store.append import PutPath
-from penstock.store.atomic_files import finish_swap
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.cold_reads import ColdRead, ColdReads
 from penstock.store.consume_queue import ConsumeQueue
@@ -42,7 +42,6 @@ from penstock.store.damage import MayExceed, never_exceed
 from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.external_dispatch.coordination import acquire_job_lock, is_external, remove_agreement
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.external_dispatch.start import AppendOnlyStart
 from penstock.store.file_io import Files, NotResident
@@ -66,22 +65,24 @@ from penstock.store.message import (
     needing_pyarrow,
 )
 from penstock.store.preallocate import Allocator, Prefaulter
+from penstock.store.prepare import PutRefused
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
 from penstock.store.record_reader import HeaderCheck, RecordReader
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
-from penstock.store.recovery.recovery import Recovery
+from penstock.store.recovery.start import InlineStart
 from penstock.store.replication.replica_log import ReplicaLog
 from penstock.store.retention.cleaner import Retention, explain_retention
 from penstock.store.retention.derived import DerivedCleaner
 from penstock.store.retention.explain import Outlook
 from penstock.store.retention.policy import GroupOffsets
 from penstock.store.retention.topics import TopicCleaner
+from penstock.store.role import Role
 from penstock.store.running_flags import StoreFault
-from penstock.store.settings import BrokerRole, FlushDiskType, Settings
+from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.store_parts import Engine, only_appends
-from penstock.store.worker import Worker, noop
+from penstock.store.worker import Listeners, Worker, noop
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,10 +106,10 @@ class MessageStore:
         self.engine = engine = make_engine(files, layout, settings, clock)
         self.flags, self.log, self.dispatcher = engine.flags, engine.log, engine.dispatcher
         self.queues, self.index = engine.queues, engine.index
-        self.statistics = Statistics(clock(), self.log.appender, appender_answers=settings.puts_answer_at_once)
+        self.statistics = Statistics(clock(), self.log.appender)
         self.watermarks = self.log.watermarks
         self.replica_log: ReplicaLog | None = None
-        """Appends the bytes of the master's log; None unless brokerRole is SLAVE."""
+        """Appends the bytes of the master's log; None unless this is a slave."""
         self.retention: Retention | None = None
         """None if the store was opened read-only."""
         header_check = HeaderCheck(self.queues, self.dispatcher)
@@ -127,10 +128,13 @@ class MessageStore:
         self._pool: TransientPool | None = None
         self._threads: list[Worker] = []
         self._syncer = LogSyncer(self.log.queue, self.watermarks, self._checkpoint.set_log, self._fail)
+        self._wake_flush: Callable[[], None] = noop
+        self._role_listeners: Listeners[[Role]] = Listeners()
         self._put_path: PutPath | None = None
         self._put: Callable[[Message], PutResult] = self._refuse
         self._closed = False
-        self._has_dead_thread = False
+        self.dead_threads: dict[str, str] = {}
+        """The background threads that ended by an exception, each with that exception."""
 
     # -- opening and closing ---------------------------------------------------------------------------------
 
@@ -195,7 +199,7 @@ class MessageStore:
             on_progress=progress,
             job_lock=job_lock,
         )
-        start = AppendOnlyStart(parts) if self.engine.only_appends else _InlineStart(parts)
+        start = AppendOnlyStart(parts) if self.engine.only_appends else InlineStart(parts)
         with contextlib.closing(start):
             self._topics.load()
             start.inspect(clean)
@@ -217,27 +221,26 @@ class MessageStore:
         engine, settings = self.engine, self.settings
         if settings.transient_pool_active:
             self._pool = TransientPool(settings.transient_store_pool_size, settings.mapped_file_size_commit_log)
-        self.log.start(Allocator(engine.io, settings, self._pool))
+        self.log.start(Allocator(engine.io, settings, self._pool, self._thread_died))
         self.flags.on_change(self.log.set_open)
         self.log.on_append(self.dispatcher.wake)
         self.watermarks.on_advance(self.dispatcher.wake)
-        wake_flush = self._add_flush_threads()
+        self._wake_flush = self._add_flush_threads()
         flusher_type = CheckpointFlusher if engine.only_appends else DerivedFlusher
         self._threads.append(flusher_type(engine, self._checkpoint, self._notes, self.statistics, self._fail))
         self.retention = Retention(engine, self._topics, LogOnlyCleaner if engine.only_appends else DerivedCleaner)
         self._threads += self.retention.threads()
-        if any(self.watermarks.needs):
-            self._threads.append(self.watermarks.deadlines)
-        self._put_path = PutPath(engine, self.statistics, wake_flush)
-        if settings.broker_role is BrokerRole.SLAVE:
-            self.log.become_replica()
-            self.replica_log = ReplicaLog(self.log, wake_flush)
+        self._put_path = PutPath(engine, self.statistics, self._wake_flush)
         self._put = self._put_path.put
         self.dispatcher.supervise(self._thread_died)
         self.dispatcher.start()
         for thread in self._threads:
-            thread.supervise(self._thread_died)
-            thread.start()
+            self._start_thread(thread)
+        self._on_role(self._put_path)
+
+    def _start_thread(self, thread: Worker) -> None:
+        thread.supervise(self._thread_died)
+        thread.start()
 
     def _add_flush_threads(self) -> Callable[[], None]:
         """Adds the threads that flush the log, in the order in which they start and stop.
@@ -272,9 +275,12 @@ class MessageStore:
 
     def _thread_died(self, name: str, error: BaseException) -> None:
         """Stops writes: a background thread has ended, so a promise of the store can no longer be kept."""
-        self._has_dead_thread = True
+        self.dead_threads[name] = repr(error)
         log.critical("the thread %s ended; the store accepts no more messages", name, exc_info=error)
-        reason = f"the thread {name} ended ({error!r}); restart the store"
+        ended = ", ".join(f"{thread} ended ({why})" for thread, why in self.dead_threads.items())
+        reason = f"the thread {ended}; restart the store"
+        if self.replica_log is not None:
+            self.replica_log.refuse(reason)
         with contextlib.suppress(Exception):  # the flag is raised first; a listener may be what failed
             self._fail(reason)
         with contextlib.suppress(Exception):
@@ -296,7 +302,7 @@ class MessageStore:
         for thread in derived_flush:
             thread.stop()
         self.watermarks.close("the store is closed")
-        failed = failed or self._has_dead_thread or self.watermarks.failure is not None
+        failed = failed or bool(self.dead_threads) or self.watermarks.failure is not None
         failed = failed or any(each.failure is not None for each in derived_flush)
         dispatches = not self.engine.only_appends
         drained = not dispatches or self.dispatcher.behind <= 0
@@ -397,6 +403,66 @@ class MessageStore:
         except FlushFailed as error:
             raise StoreFailed(str(error), path=self.layout.root) from error
 
+    # -- the role --------------------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> Role:
+        """What this store may do in replication; brokerRole at the start, later changed by `change_role`."""
+        return self.log.role
+
+    def on_role_change(self, changed: Callable[[Role], object]) -> None:
+        """Calls `changed` with the new role after each `change_role`, on the thread that changed it."""
+        self._role_listeners.add(changed)
+
+    def change_role(self, role: Role) -> None:
+        """Exchanges the role of an open store. Its epoch must be higher than the present one.
+
+        Puts that are being appended end under the former role. A put that still waits for a slave gets
+        SLAVE_NOT_AVAILABLE. A slave must have stopped to follow its master: it flushes and dispatches what it has
+        received, then continues its queues; its `replica_log` refuses bytes from then on. A master that becomes a slave
+        gets a new `replica_log`. Raises BadSettings, or StoreFailed; then the role is unchanged.
+        """
+        self._check_open()
+        put_path = self._writer()
+        if role.takes_replica_bytes and self.engine.only_appends:
+            raise BadSettings("with dispatch=external a store cannot become a slave; set dispatch=inline")
+        try:
+            while not self._try_change_role(role, put_path):
+                pass
+        except PutRefused as refused:
+            raise StoreFailed(refused.reason, path=self.layout.root) from None
+        self.watermarks.end_former_waits()
+        log.info("the role is %s in epoch %d", role, role.epoch)
+        self._role_listeners.notify(role)
+
+    def _try_change_role(self, role: Role, put_path: PutPath) -> bool:
+        """Exchanges the role; returns False if a slave has received bytes meanwhile, which must be dispatched first."""
+        takes_over = self.role.takes_replica_bytes and role.accepts_puts
+        if takes_over:
+            self.flush()
+            self.dispatcher.catch_up()
+        with self.dispatcher.paused(), self.log.exclusive():
+            if role.epoch <= self.role.epoch:
+                raise BadSettings(f"the epoch of the role must be above {self.role.epoch}, not {role.epoch}")
+            position = self.dispatcher.position
+            if takes_over:
+                if position < self.watermarks.appended:
+                    return False
+                self.log.take_over(position, ((each.topic, each.queue_id, each.max_offset) for each in self.queues))
+            self.log.change_role(role)
+            self._on_role(put_path)
+        return True
+
+    def _on_role(self, put_path: PutPath) -> None:
+        """Adjusts the parts of the store to its role."""
+        self.replica_log = ReplicaLog(self.log, self._wake_flush) if self.role.takes_replica_bytes else None
+        self._topics.on_role()
+        put_path.on_role()
+        deadlines = self.watermarks.deadlines
+        if any(self.watermarks.needs) and deadlines not in self._threads:
+            self._threads.append(deadlines)
+            self._start_thread(deadlines)
+
     # -- reading queues --------------------------------------------------------------------------------------
 
     def get(
@@ -406,13 +472,14 @@ class MessageStore:
 
         `tags` is a tag expression such as `a || b`; None selects all messages.
         """
+        started = time.perf_counter()
         end = self.watermarks.visible
         if self._closed or self.dispatcher.position < end:
             self.catch_up()
         wanted = EVERYTHING if tags is None else tags if isinstance(tags, TagFilter) else TagFilter(tags)
         page = self._pages.get(topic, queue_id, offset, max_messages, wanted, end)
         self._check_open()
-        self.statistics.count_get(page)
+        self.statistics.count_get(page, time.perf_counter() - started)
         return page
 
     def try_get(
@@ -422,12 +489,13 @@ class MessageStore:
 
         The newest messages are missing until the dispatch thread reaches them, or `try_catch_up` succeeds.
         """
+        started = time.perf_counter()
         try:
             page = self._pages.get(topic, queue_id, offset, max_messages, tags, self.watermarks.visible, True)
         except NotResident:
             return ColdRead(partial(self.get, topic, queue_id, offset, max_messages, tags))
         self._check_open()
-        self.statistics.count_get(page)
+        self.statistics.count_get(page, time.perf_counter() - started)
         return page
 
     def read_cold(self, read: Callable[[], T], key: Hashable) -> Future[T]:
@@ -453,11 +521,12 @@ class MessageStore:
         even below both limits; `next_begin_offset` continues it. `columns` are names of
         `penstock.format.arrow_schema.MESSAGE_SCHEMA`; None selects all columns.
         """
+        started = time.perf_counter()
         reader = self._arrow_reader(columns)
         self.catch_up()
         status_page = self._pages.get(topic, queue_id, offset, 0, EVERYTHING, self.watermarks.visible)
         page = reader.read_page(self.queues.find(topic, queue_id), status_page, offset, max_messages, max_bytes)
-        self.statistics.count_arrow_page(page)
+        self.statistics.count_arrow_page(page, time.perf_counter() - started)
         return page
 
     def log_arrow(
@@ -674,42 +743,3 @@ class MessageStore:
             puts_refused=self.flags.reason,
             retention=None if self.retention is None else self.retention.figures(),
         )
-
-
-class _InlineStart:
-    """The start of a store that dispatches itself: full recovery, once, before any other thread exists.
-
-    If an external dispatch job built queues and index so far, the start first acquires the job's lock, so that no job
-    runs. Once everything is dispatched, it removes the agreement (`dispatch.json`). After a crash in between, the next
-    start repeats both steps. A read-only view takes no lock. Raises StoreInUse if a job is running.
-    """
-
-    def __init__(self, parts: StartParts) -> None:
-        self._io = files = parts.engine.io
-        self._layout = layout = parts.engine.layout
-        external = is_external(files, layout)
-        self._lock: StoreLock | None = None
-        if external and not files.read_only:
-            self._lock = parts.job_lock or acquire_job_lock(files, layout)
-        try:
-            finish_swap(files, layout)
-            self._recovery = Recovery(parts, external=external)
-        except BaseException:
-            self.close()
-            raise
-
-    def inspect(self, clean_exit: bool) -> None:
-        """See `Recovery.inspect`."""
-        self._recovery.inspect(clean_exit)
-
-    def apply(self) -> RecoveryReport:
-        """Runs `Recovery.apply`. Afterwards this store dispatches, no longer a job."""
-        report = self._recovery.apply()
-        if self._lock is not None:
-            remove_agreement(self._io, self._layout)
-        return report
-
-    def close(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None

@@ -25,7 +25,7 @@ from penstock.store.file_io import FileMap, Files, lock_memory
 from penstock.store.mapped_file import PAGE, MappedFile, TransientPool
 from penstock.store.mapped_file_queue import MappedFileQueue, file_name
 from penstock.store.settings import FlushDiskType, Settings
-from penstock.store.worker import Worker
+from penstock.store.worker import Died, Worker, reporting_death
 
 log = logging.getLogger("penstock.store")
 WAIT_SECONDS = 5.0
@@ -45,8 +45,10 @@ class FileNotReady(StoreFailed):
 class Allocator:
     """Creates log files ahead and hands them out. Only the holder of the put lock may call `allocate`."""
 
-    def __init__(self, files: Files, settings: Settings, pool: TransientPool | None) -> None:
+    def __init__(self, files: Files, settings: Settings, pool: TransientPool | None, died: Died | None = None) -> None:
+        """`died` is called, on the allocator's thread, if an exception ends it."""
         self._io = files
+        self._died = died
         self._size = settings.mapped_file_size_commit_log
         self._settings = settings
         self._pool = pool
@@ -56,6 +58,7 @@ class Allocator:
         self._last: MappedFile | None = None
         """The last file of the log; the thread requests the next one in time."""
         self._closed = False
+        self._ended = False
         self._warned_unlocked = False
         self._thread: threading.Thread | None = None
         if settings.pre_allocate_files and not files.read_only:
@@ -100,13 +103,15 @@ class Allocator:
             self._request(path)
             self._request(path.with_name(file_name(offset + self._size)))
             self._changed.notify_all()
-            if not self._changed.wait_for(lambda: path in self._ready, seconds):
+            if not self._changed.wait_for(lambda: path in self._ready or self._ended, seconds):
                 raise FileNotReady(
                     f"no new file after {seconds:g} seconds: the disk is too slow; "
                     "check what else it does, and try again",
                     path=path,
                 )
-            result = self._ready.pop(path)
+            result = self._ready.pop(path, None)
+        if result is None:
+            raise StoreFailed("the thread that creates log files has ended; restart the store", path=path)
         if isinstance(result, StoreFailed):
             raise result
         return result
@@ -126,6 +131,15 @@ class Allocator:
                 self._request(path)
 
     def _run(self) -> None:
+        try:
+            with reporting_death("penstock-allocate", self._died):
+                self._create_wanted()
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _create_wanted(self) -> None:
         while True:
             with self._changed:
                 while not self._wanted and not self._closed:
@@ -141,7 +155,7 @@ class Allocator:
                 result = error
             except OSError as error:
                 result = disk_refused("cannot prepare the next log file", path, self._size, error)
-            except Exception as error:  # this thread must not end: every later put would wait for a file in vain
+            except Exception as error:  # one file fails; the next put may succeed
                 log.exception("cannot prepare the next log file")
                 result = StoreFailed(f"cannot prepare the next log file: {error!r}; see the log", path=path)
             with self._changed:

@@ -9,18 +9,18 @@ Thread-safe; owns no files.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.format import kernels
-from penstock.format.constants import MESSAGE_MAGIC_V2, MIN_RECORD_SIZE
+from penstock.format.constants import BLANK_HEADER_SIZE, MIN_RECORD_SIZE
 from penstock.format.queue_unit import UNIT
 from penstock.format.record import Record, decode_record
+from penstock.format.record_layout import HEAD, LONG, head_of, size_and_magic, store_timestamp_at
 from penstock.format.scan_rows import Reason
-from penstock.format.sys_flag import enters_queue, host_sizes
+from penstock.format.sys_flag import enters_queue
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Picks
 from penstock.store.consume_queues import ConsumeQueues
@@ -29,13 +29,8 @@ from penstock.store.file_io import NotResident
 if TYPE_CHECKING:
     from penstock.store.dispatch import Dispatcher
 
-_PLACE = struct.Struct(">i8xi4xqqi")
-"""Size, queue id, queue offset, physical offset and sysFlag of a record."""
 _SLACK = 1 << 20
 """Tolerance of `max_queue_offset`, in messages: queue offsets may continue those of an earlier, replaced log."""
-_INT = struct.Struct(">i")
-_LONG = struct.Struct(">q")
-_BORN_HOST_AT = 48
 T = TypeVar("T", int, kernels.Longs)
 
 
@@ -56,16 +51,16 @@ class RecordReader:
         if data is None:
             return None, Reason.UNWRITTEN
         reason = Reason(kernels.check_record(data, 0, offset, self._verify_crc))
-        if reason is Reason.STOP and _INT.unpack_from(data)[0] != size:
+        if reason is Reason.STOP and head_of(data).size != size:
             reason = Reason.BAD_SIZE
         return (data if reason is Reason.STOP else None), reason
 
     def at(self, offset: int, *, at_once: bool = False) -> Record | None:
         """Returns the record at `offset`; None if no valid record begins there, or the queues contradict its header."""
-        head = self._log.read(offset, 4, at_once=at_once)
+        head = self._log.read(offset, BLANK_HEADER_SIZE, at_once=at_once)
         if head is None:
             return None
-        size = _INT.unpack(head)[0]
+        size, _ = size_and_magic(head)
         if size <= 0:
             return None
         data, _ = self.raw(offset, size, at_once=at_once)
@@ -77,25 +72,11 @@ class RecordReader:
 
     def store_timestamp(self, offset: int) -> int:
         """Store time in ms of the record at `offset`; -1 if the log does not have it. Reads only its header."""
-        head = self._log.read(offset, _BORN_HOST_AT)
+        head = self._log.read(offset, HEAD.size)
         if head is None:
             return -1
-        born_size, _ = host_sizes(_INT.unpack_from(head, 36)[0])
-        data = self._log.read(offset + _BORN_HOST_AT + born_size, 8)
-        return -1 if data is None else int(_LONG.unpack(data)[0])
-
-
-def belongs_to(record: bytes, topic: bytes, queue_id: int, queue_offset: int) -> bool:
-    """Whether the header of a valid record has this topic, queue id and queue offset."""
-    if _INT.unpack_from(record, 12)[0] != queue_id or _LONG.unpack_from(record, 20)[0] != queue_offset:
-        return False
-    born_size, store_size = host_sizes(_INT.unpack_from(record, 36)[0])
-    body_at = _BORN_HOST_AT + born_size + 8 + store_size + 12
-    topic_at = body_at + 4 + _INT.unpack_from(record, body_at)[0]
-    wide = int.from_bytes(record[4:8], "big") == MESSAGE_MAGIC_V2
-    length = int.from_bytes(record[topic_at : topic_at + 1 + wide], "big")
-    topic_at += 1 + wide
-    return record[topic_at : topic_at + length] == topic
+        data = self._log.read(offset + store_timestamp_at(head_of(head).sys_flag), LONG.size)
+        return -1 if data is None else int(LONG.unpack(data)[0])
 
 
 # -- cross-checking headers against units --------------------------------------------------------------------------
@@ -110,11 +91,12 @@ class HeaderCheck:
 
     def contradicts(self, topic: str, record: bytes, *, at_once: bool = False) -> bool:
         """Whether the queues prove that a valid record of this topic has a damaged header."""
-        size, queue_id, queue_offset, offset, sys_flag = _PLACE.unpack_from(record)
-        queue = self._queues.find(topic, queue_id)
+        head = head_of(record)
+        size, offset, queue_offset = head.size, head.physical_offset, head.queue_offset
+        queue = self._queues.find(topic, head.queue_id)
         if queue is not None and queue.points_to(queue_offset, offset, size, at_once=at_once):
             return False
-        if not enters_queue(sys_flag):
+        if not enters_queue(head.sys_flag):
             return False
         if not 0 <= queue_offset <= max_queue_offset(offset):
             return True

@@ -27,7 +27,7 @@ from penstock.config.ignored import ignored_note
 from penstock.config.parser import INT_MAX, LONG_MAX, Origin, Section, Setting, SettingTable
 from penstock.config.properties import format_property
 from penstock.errors import BadMessage, BadSettings
-from penstock.format.constants import BLANK_HEADER_SIZE
+from penstock.format.constants import BLANK_HEADER_SIZE, MIN_RECORD_SIZE
 from penstock.format.delay import parse_delay_levels
 from penstock.format.hosts import encode_host
 from penstock.format.index_layout import IndexGeometry
@@ -397,11 +397,6 @@ class Settings:
         asynchronous = self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
         return self.transient_store_pool_enable and asynchronous and self.broker_role is not BrokerRole.SLAVE
 
-    @property
-    def puts_answer_at_once(self) -> bool:
-        """Whether a put waits neither for the disk nor for a slave."""
-        return self.flush_disk_type is FlushDiskType.ASYNC_FLUSH and self.broker_role is not BrokerRole.SYNC_MASTER
-
     def changed(self) -> list[Setting]:
         """Returns the settings whose value is not the default, in the order in which they are declared."""
         return [each for each in TABLE if getattr(self, each.attribute) != each.check(each.default)]
@@ -414,7 +409,7 @@ class Settings:
                 "transientStorePoolEnable=true has no effect with "
                 f"flushDiskType={self.flush_disk_type} and brokerRole={self.broker_role}."
             )
-        if self.max_record_size < self.max_message_size + RECORD_SLACK:
+        if self.max_record_size < MIN_RECORD_SIZE + 1 + self.max_message_size:  # 1: the shortest topic
             notes.append(
                 f"maxMessageSize={self.max_message_size} is cut: records have at most {self.max_record_size} "
                 f"bytes, because each must fit into a commitlog file of {self.mapped_file_size_commit_log}."

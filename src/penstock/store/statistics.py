@@ -1,7 +1,8 @@
 """Counters, sizes, latencies and rates of an open store, and the figures of disk and retention.
 
 Counting takes a few integer additions and no lock, so a reader may see one counter slightly behind another. Rates are
-averages since the oldest of the last 60 samples; the derived-files flusher takes a sample about once a second.
+averages since the oldest of the last 60 samples; the derived-files flusher takes a sample about once a second. Totals
+and latencies count since the store was opened, and only ever grow. Latencies come from a monotonic clock.
 """
 
 from __future__ import annotations
@@ -57,10 +58,15 @@ class Snapshot(msgspec.Struct, frozen=True):
     put_average_size: float
     put_latency_ms: dict[str, int]
     """Number of puts by the upper bound of their latency in ms; `more` is above all bounds."""
+    put_seconds: float
+    """The sum of the latencies of all puts in `put_latency_ms`."""
     put_slowest_ms: float
     get_total: int
     get_found: int
     get_missed: int
+    get_latency_ms: dict[str, int]
+    """Number of gets, like `put_latency_ms`."""
+    get_seconds: float
     got_messages: int
     got_bytes: int
     put_per_second: float
@@ -77,20 +83,52 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Disk usage and deletions; None if the store was opened read-only."""
 
 
+class _Latencies:
+    """A histogram of latencies with their sum. Every latency is in a class: the last one has no upper bound."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+        self.seconds = self.slowest = 0.0
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        self.seconds += seconds * count
+        if seconds <= 0.001:  # most are
+            self.counts[0] += count
+        else:
+            self.counts[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += count
+        if seconds > self.slowest:
+            self.slowest = seconds
+
+
+def _by_bound(counts: list[int]) -> dict[str, int]:
+    return dict(zip([*map(str, LATENCY_BOUNDS_MS), "more"], counts, strict=True))
+
+
 class Statistics:
     """The counters of one open store."""
 
-    def __init__(self, started_ms: int, appender: kernels.Appender, *, appender_answers: bool) -> None:
+    def __init__(self, started_ms: int, appender: kernels.Appender) -> None:
         self.started_ms = started_ms
         self._appender = appender
-        self._appender_answers = appender_answers
+        self._appender_answers = True
         """Whether a put ends with its append on the fast path, so that the appender's latencies are those of puts."""
         self._general_puts = self._general_bytes = self.put_failed = 0
         self.get_total = self.get_found = self.got_messages = self.got_bytes = 0
-        self._slowest = 0.0
-        self._latencies = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+        self._puts, self._gets = _Latencies(), _Latencies()
         self._samples: deque[tuple[float, int, int, int]] = deque(maxlen=_WINDOW)
         self.sample()
+
+    def count_every_put(self) -> None:
+        """From now on `count_put` is called after every put, because puts wait for acks. Idempotent."""
+        self._puts.counts, self._puts.seconds = self._put_latencies()
+        self._appender_answers = False
+
+    def _put_latencies(self) -> tuple[list[int], float]:
+        """Returns the number of puts by latency class, and the sum of all latencies in seconds."""
+        if not self._appender_answers:
+            return self._puts.counts, self._puts.seconds
+        counts = [sum(pair) for pair in zip(self._puts.counts, self._appender.latency_counts, strict=True)]
+        return counts, self._puts.seconds + self._appender.total_ns / 1e9
 
     def count_put(self, result: PutResult, seconds: float, *, appended: bool = False) -> None:
         """Counts a put that took the general path. `appended`: it took the fast path, then waited for acks."""
@@ -99,30 +137,30 @@ class Statistics:
         elif not appended:
             self._general_puts += 1
             self._general_bytes += result.size
-        self._latencies[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += 1
-        self._slowest = max(self._slowest, seconds)
+        self._puts.add(seconds)
 
     def count_rows(self, count: int, size: int, seconds: float) -> None:
         """Counts a stored Arrow batch of `count` rows and `size` bytes."""
         self._general_puts += count
         self._general_bytes += size
-        self._latencies[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += count
-        self._slowest = max(self._slowest, seconds)
+        self._puts.add(seconds, count)
 
     @property
     def put_total(self) -> int:
         """Number of messages stored, by the fast path and the general path."""
         return self._general_puts + self._appender.count
 
-    def count_get(self, page: Page) -> None:
+    def count_get(self, page: Page, seconds: float) -> None:
         self.get_total += 1
+        self._gets.add(seconds)
         if page.status is GetStatus.FOUND:
             self.get_found += 1
             self.got_messages += page.count
             self.got_bytes += len(page.data)
 
-    def count_arrow_page(self, page: ArrowPage) -> None:
+    def count_arrow_page(self, page: ArrowPage, seconds: float) -> None:
         self.get_total += 1
+        self._gets.add(seconds)
         if page.status is GetStatus.FOUND:
             self.get_found += 1
             self.got_messages += page.batch.num_rows
@@ -144,20 +182,21 @@ class Statistics:
         then, puts, gets, messages = self._samples[0]
         seconds = max(time.monotonic() - then, 1e-3)
         put_bytes = self._general_bytes + self._appender.bytes_appended
-        fast = self._appender.latency_counts if self._appender_answers else [0] * len(self._latencies)
-        latencies = [sum(pair) for pair in zip(self._latencies, fast, strict=True)]
-        bounds = [str(bound) for bound in LATENCY_BOUNDS_MS] + ["more"]
+        put_latencies, put_seconds = self._put_latencies()
         return Snapshot(
             started_ms=self.started_ms,
             put_total=self.put_total,
             put_failed=self.put_failed,
             put_bytes=put_bytes,
             put_average_size=put_bytes / self.put_total if self.put_total else 0.0,
-            put_latency_ms=dict(zip(bounds, latencies, strict=True)),
-            put_slowest_ms=max(self._slowest * 1e3, self._appender.slowest_ns / 1e6),
+            put_latency_ms=_by_bound(put_latencies),
+            put_seconds=put_seconds,
+            put_slowest_ms=max(self._puts.slowest * 1e3, self._appender.slowest_ns / 1e6),
             get_total=self.get_total,
             get_found=self.get_found,
             get_missed=self.get_total - self.get_found,
+            get_latency_ms=_by_bound(self._gets.counts),
+            get_seconds=self._gets.seconds,
             got_messages=self.got_messages,
             got_bytes=self.got_bytes,
             put_per_second=(self.put_total - puts) / seconds,

@@ -8,10 +8,10 @@ All four are physical offsets. They only grow, except when recovery truncates th
     visible       what is dispatched, read and sent to slaves: `flushed` under SYNC_FLUSH, else all readable records
 
 `wait` is the only way to wait for the safety of a record. `Needs` says what a put waits for: the disk under SYNC_FLUSH,
-a slave on a SYNC_MASTER. A wait ends with the status of its put: PUT_OK; FLUSH_DISK_TIMEOUT after syncFlushTimeout;
-FLUSH_SLAVE_TIMEOUT after slaveTimeout; SLAVE_NOT_AVAILABLE if no slave can acknowledge soon; UNKNOWN_ERROR if the log
-could not be synced. A put that waits for both ends once both are decided. A slave's status wins over
-FLUSH_DISK_TIMEOUT, as in RocketMQ, and UNKNOWN_ERROR wins over all.
+a slave on a SYNC_MASTER. A change of the role changes the needs of later records only. A wait ends with the status of
+its put: PUT_OK; FLUSH_DISK_TIMEOUT after syncFlushTimeout; FLUSH_SLAVE_TIMEOUT after slaveTimeout; SLAVE_NOT_AVAILABLE
+if no slave can acknowledge soon; UNKNOWN_ERROR if the log could not be synced. A put that waits for both ends once both
+are decided. A slave's status wins over FLUSH_DISK_TIMEOUT, as in RocketMQ, and UNKNOWN_ERROR wins over all.
 
 Waits wait in one queue per watermark, in log order, so one sync or one ack ends all waits up to its offset. They are
 handed to their sink in one call, on the thread that moved the watermark: an event loop is woken once for all of them.
@@ -32,7 +32,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.message import PutStatus
-from penstock.store.settings import BrokerRole, FlushDiskType, Settings
+from penstock.store.role import Role
+from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.worker import Listeners, Worker
 
 T = TypeVar("T")
@@ -120,8 +121,12 @@ class Watermarks:
         self._queue = queue
         self._sync_flush = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._max_lag = settings.ha_slave_fallbehind_max
-        self.needs = Needs(self._sync_flush, settings.broker_role is BrokerRole.SYNC_MASTER)
-        """What a put waits for."""
+        self.role = Role(settings.broker_role)
+        """Exchanged with `change_role`."""
+        self._changed_at = -1
+        """The end of the log at the last change of the role; -1 if there was none."""
+        self._slaves_before = False
+        """Whether a put has had to wait for a slave under any role before the present one."""
         self.replicated = 0
         """Physical offset up to which at least one slave has the log, as in RocketMQ."""
         self.connected_slaves = 0
@@ -154,6 +159,16 @@ class Watermarks:
         """Physical offset up to which consumers and slaves may see records."""
         return self._queue.flushed_where if self._sync_flush else self._queue.max_offset
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the present role."""
+        return self.role.epoch
+
+    @property
+    def needs(self) -> Needs:
+        """What a put waits for under the present role."""
+        return Needs(self._sync_flush, self.role.waits_for_slave)
+
     # -- listeners -------------------------------------------------------------------------------------------
 
     def on_advance(self, callback: Callable[[], object]) -> None:
@@ -183,17 +198,18 @@ class Watermarks:
         waiter = Waiter(end_offset, sink, token)
         deadline, awaits_slave = inf, False
         with self._gate:
-            if self.needs.flushed and self._queue.flushed_where < end_offset:
+            if self._sync_flush and self._queue.flushed_where < end_offset:
                 if self._closed is None:
                     deadline = self._disk.add(waiter)
                 else:
                     waiter.note(PutStatus.UNKNOWN_ERROR, self._closed)
-            if self.needs.replicated and self.replicated < end_offset:
-                awaits_slave = self._closed is None and self._is_slave_near(end_offset)
+            is_old = end_offset <= self._changed_at
+            if (self._slaves_before if is_old else self.role.waits_for_slave) and self.replicated < end_offset:
+                awaits_slave = self._closed is None and not is_old and self._is_slave_near(end_offset)
                 if awaits_slave:
                     deadline = min(deadline, self._slaves.add(waiter))
                 else:
-                    waiter.note(PutStatus.SLAVE_NOT_AVAILABLE, _NO_SLAVE)
+                    waiter.note(PutStatus.SLAVE_NOT_AVAILABLE, self._role_changed if is_old else _NO_SLAVE)
             is_sooner = deadline < self._alarm
             if is_sooner:
                 self._alarm = deadline
@@ -209,6 +225,26 @@ class Watermarks:
     def _is_slave_near(self, end_offset: int) -> bool:
         """Whether a slave is connected and the acks are less than haSlaveFallbehindMax bytes behind `end_offset`."""
         return self.connected_slaves > 0 and end_offset - self.replicated < self._max_lag
+
+    # -- changing the role -----------------------------------------------------------------------------------
+
+    def change_role(self, role: Role) -> None:
+        """Exchanges the role. The caller holds the put lock, and calls `end_former_waits` when it has released it."""
+        with self._gate:
+            self._slaves_before = self._slaves_before or self.role.waits_for_slave
+            self._changed_at = self.appended
+            self.role = role
+
+    def end_former_waits(self) -> None:
+        """Ends the waits for slaves that began under a former role. A later ack would be one to another master."""
+        with self._gate:
+            former = self._slaves.pop_reached(self._changed_at)
+            ended = _end(former, PutStatus.SLAVE_NOT_AVAILABLE, self._role_changed)
+        _deliver(ended)
+
+    @property
+    def _role_changed(self) -> str:
+        return f"stored, but this broker became {self.role} before a slave acknowledged it"
 
     # -- moving ----------------------------------------------------------------------------------------------
 

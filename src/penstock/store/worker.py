@@ -1,10 +1,11 @@
-"""The store's background threads (`Worker`) and the callbacks of its events (`Listeners`)."""
+"""The store's background threads (`Worker`, `reporting_death`) and the callbacks of its events (`Listeners`)."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, ParamSpec
 
 P = ParamSpec("P")
@@ -14,6 +15,20 @@ Died = Callable[[str, BaseException], object]
 
 def noop() -> None:
     """Does nothing. The default callback."""
+
+
+@contextlib.contextmanager
+def reporting_death(name: str, died: Died | None) -> Iterator[None]:
+    """Around all that a thread does: calls `died`, on that thread, if an exception ends it, whatever it is.
+
+    Without a supervisor (None) the exception leaves, and would end the thread unnoticed.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if died is None:
+            raise
+        died(name, error)
 
 
 class Listeners(Generic[P]):
@@ -48,7 +63,7 @@ class Worker(ABC):
     """A thread that runs `work` in rounds: when woken, or every `interval` seconds (None: only when woken).
 
     `wakeable=False` makes `wake` do nothing. `first` is the interval before the first round; default: `interval`.
-    A supervised worker reports its own death; without a supervisor, an exception would end the thread unnoticed.
+    A supervised worker reports its own death (`reporting_death`).
     """
 
     def __init__(self, name: str, interval: float | None, wakeable: bool = True, *, first: float | None = None) -> None:
@@ -72,7 +87,7 @@ class Worker(ABC):
             self._wake.set()
 
     def _run(self) -> None:
-        try:
+        with reporting_death(self._thread.name, self._died):
             wait = self._first
             while not self._stopping.is_set():
                 self._wake.wait(wait)
@@ -80,10 +95,6 @@ class Worker(ABC):
                 self.work()
                 wait = self._interval
             self.finish()
-        except BaseException as error:
-            if self._died is None:
-                raise
-            self._died(self._thread.name, error)
 
     @abstractmethod
     def work(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Final
 
 from penstock.broker.broker_state import BrokerState
@@ -92,7 +93,9 @@ class AdminClients:
         member = self._member(request.consumer_group, request.client_id)
         request.client_id = member.client_id
         request.broker_name = self._state.settings.now.broker_name
-        return await self._forward(member, request, self._record(request.msg_id or ""))
+        read = partial(self._record, request.msg_id or "")
+        record = await asyncio.wrap_future(self._state.store.read_cold(read, client))
+        return await self._forward(member, request, record)
 
     def _record(self, msg_id: str) -> bytes:
         """Returns the encoded record with this message id. Raises Refusal."""

@@ -1,7 +1,8 @@
 """Consumer groups for administrators: settings, lag, offsets.
 
 A reset is sent to the group's clients, which stop, take the new offsets and commit them. If no client is connected, the
-reset is refused, as in RocketMQ. Requests that read many queues let the loop serve other requests in between.
+reset is refused, as in RocketMQ. Store times and records may be on disk only, so they are read in the store's threads,
+one read of a client at a time.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -112,8 +114,6 @@ class AdminGroups:
         return QuerySubscriptionResponseBody(group=request.group, topic=request.topic, subscription_data=subscription)
 
 
-_PAUSE_EVERY: Final = 256
-"""Queues that are read between two turns of the loop."""
 _MAX_UNITS: Final = 1000
 """Limit of the queue units in one reply."""
 
@@ -125,7 +125,6 @@ class AdminProgress:
         self._state = state
         self._rates = rates
         self._compile_sql = compile_sql
-        self._queues_read = 0
 
     def operations(self) -> tuple[Operation, ...]:
         return (
@@ -143,7 +142,7 @@ class AdminProgress:
         names = [name for name in named.split(";") if name] or sorted(self._state.offsets.of_group(group))
         stats = ConsumeStats()
         for config in self._consumed(group, names):
-            stats.offset_table |= await self._progress(group, config)
+            stats.offset_table |= await self._progress(client, group, config)
             stats.consume_tps += self._rates.per_second("GROUP_GET_NUMS", f"{config.name}@{group}")
         return stats
 
@@ -156,7 +155,7 @@ class AdminProgress:
             for config in self._consumed(group, sorted(self._state.offsets.of_group(group))):
                 if request.is_order and not config.order:
                     continue
-                stats = ConsumeStats(offset_table=await self._progress(group, config))
+                stats = ConsumeStats(offset_table=await self._progress(client, group, config))
                 stats.consume_tps = self._rates.per_second("GROUP_GET_NUMS", f"{config.name}@{group}")
                 result.total_diff += stats.total_diff()
                 of_group.append(stats)
@@ -172,54 +171,68 @@ class AdminProgress:
             if config is not None and not unsubscribed:
                 yield config
 
-    async def _progress(self, group: str, config: TopicConfig) -> dict[MessageQueue, OffsetWrapper]:
-        store, topic, table = self._state.store, config.name, {}
-        for queue in self._queues(config, config.read_queue_nums):
-            await self._pause()
-            consumed = max(0, self._state.offsets.query(group, topic, queue.queue_id))
-            last = store.store_time(topic, queue.queue_id, consumed - 1) if consumed else 0
-            table[queue] = OffsetWrapper(
-                broker_offset=store.max_offset(topic, queue.queue_id),
-                consumer_offset=consumed,
-                last_timestamp=max(0, last),
-            )
-        return table
+    async def _progress(self, client: Client, group: str, config: TopicConfig) -> dict[MessageQueue, OffsetWrapper]:
+        store, topic = self._state.store, config.name
+        offsets = self._state.offsets.of_queue(group, topic)
+
+        def read() -> dict[MessageQueue, OffsetWrapper]:
+            table = {}
+            for queue in self._queues(config, config.read_queue_nums):
+                consumed = max(0, offsets.get(queue.queue_id, 0))
+                last = store.store_time(topic, queue.queue_id, consumed - 1) if consumed else 0
+                table[queue] = OffsetWrapper(
+                    broker_offset=store.max_offset(topic, queue.queue_id),
+                    consumer_offset=consumed,
+                    last_timestamp=max(0, last),
+                )
+            return table
+
+        return await asyncio.wrap_future(store.read_cold(read, client))
 
     async def time_span(self, client: Client, request: QueryConsumeTimeSpan) -> QueryConsumeTimeSpanBody:
         config = self._state.topics.find(request.topic)
         if config is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic '{request.topic}' does not exist")
-        store, spans = self._state.store, []
-        for queue in self._queues(config, config.write_queue_nums):
-            await self._pause()
-            place = request.topic, queue.queue_id
-            end, consumed = store.max_offset(*place), self._state.offsets.query(request.group, *place)
-            oldest = store.earliest_time(*place)
-            waiting = store.store_time(*place, max(0, consumed)) if consumed < end else -1
-            spans.append(
-                QueueTimeSpan(
-                    message_queue=queue,
-                    min_time_stamp=oldest,
-                    max_time_stamp=store.store_time(*place, end - 1),
-                    consume_time_stamp=store.store_time(*place, consumed - 1) if consumed > 0 else oldest,
-                    delay_time=max(0, self._state.clock() - waiting) if waiting >= 0 else 0,
-                )
-            )
+        store, offsets = self._state.store, self._state.offsets.of_queue(request.group, request.topic)
+
+        def read() -> list[QueueTimeSpan]:
+            return [
+                self._span(queue, offsets.get(queue.queue_id, -1))
+                for queue in self._queues(config, config.write_queue_nums)
+            ]
+
+        spans = await asyncio.wrap_future(store.read_cold(read, client))
         return QueryConsumeTimeSpanBody(consume_time_span_set=spans)
+
+    def _span(self, queue: MessageQueue, consumed: int) -> QueueTimeSpan:
+        store, place = self._state.store, (queue.topic, queue.queue_id)
+        end, oldest = store.max_offset(*place), store.earliest_time(*place)
+        waiting = store.store_time(*place, max(0, consumed)) if consumed < end else -1
+        return QueueTimeSpan(
+            message_queue=queue,
+            min_time_stamp=oldest,
+            max_time_stamp=store.store_time(*place, end - 1),
+            consume_time_stamp=store.store_time(*place, consumed - 1) if consumed > 0 else oldest,
+            delay_time=max(0, self._state.clock() - waiting) if waiting >= 0 else 0,
+        )
 
     # -- units -----------------------------------------------------------------------------------------------
 
-    def units(self, client: Client, request: QueryConsumeQueue) -> QueryConsumeQueueResponseBody:
+    async def units(self, client: Client, request: QueryConsumeQueue) -> QueryConsumeQueueResponseBody:
+        wanted = self._state.clients.subscription(request.consumer_group or "", request.topic or "")
+        selection = _selected(wanted, self._compile_sql, self._state.settings)
+        read = partial(self._read_units, request, selection)
+        body = await asyncio.wrap_future(self._state.store.read_cold(read, client))
+        body.subscription_data = wanted
+        return body
+
+    def _read_units(self, request: QueryConsumeQueue, selection: Selection | str) -> QueryConsumeQueueResponseBody:
         self._state.store.catch_up()
         queue = self._state.store.queues.find(request.topic or "", request.queue_id)
         if queue is None:
             why = f"topic '{request.topic or ''}' has no queue {request.queue_id} with messages"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
-        wanted = self._state.clients.subscription(request.consumer_group or "", request.topic or "")
-        body = QueryConsumeQueueResponseBody(
-            subscription_data=wanted, min_queue_index=queue.min_offset, max_queue_index=queue.max_offset
-        )
-        selection = _selected(wanted, self._compile_sql, self._state.settings)
+        body = QueryConsumeQueueResponseBody(min_queue_index=queue.min_offset, max_queue_index=queue.max_offset)
         at = max(request.index, queue.min_offset)
         end = min(at + min(max(request.count, 0), _MAX_UNITS), queue.max_offset)
         while at < end:
@@ -249,11 +262,6 @@ class AdminProgress:
     def _queues(self, config: TopicConfig, count: int) -> list[MessageQueue]:
         broker = self._state.settings.now.broker_name
         return [MessageQueue(broker_name=broker, queue_id=number, topic=config.name) for number in range(count)]
-
-    async def _pause(self) -> None:
-        self._queues_read += 1
-        if self._queues_read % _PAUSE_EVERY == 0:
-            await asyncio.sleep(0)
 
 
 def _selected(

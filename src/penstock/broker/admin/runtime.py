@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from datetime import date
 from typing import Final
 
@@ -33,9 +32,9 @@ from penstock.errors import BadRequest, BadSettings
 from penstock.format.config_tables import DataVersion
 from penstock.namesrv.route_table import RegisteredBroker
 from penstock.protocol.bodies.admin import ClusterAclConfig, KVTable, PlainAccessConfig
-from penstock.protocol.bodies.stats import BrokerStatsData, BrokerStatsItem
+from penstock.protocol.bodies.stats import COUNTERS_KEY, BrokerStatsData, BrokerStatsItem
 from penstock.protocol.codes import Refusal, ResponseCode
-from penstock.protocol.headers.admin import AclVersionReply, BrokerConfigReply, ViewBrokerStats
+from penstock.protocol.headers.admin import AclVersionReply, BrokerConfigReply, GetBrokerRuntimeInfo, ViewBrokerStats
 from penstock.protocol.versions import CURRENT, version_name
 from penstock.store.settings import TABLE as STORE_TABLE
 
@@ -69,10 +68,11 @@ class AdminRuntime:
         figures = self._state.store.figures()
         return figures.put_total, figures.got_messages
 
-    def runtime_info(self, client: Client) -> KVTable:
+    def runtime_info(self, client: Client, request: GetBrokerRuntimeInfo) -> KVTable:
+        """Returns RocketMQ's figures, and some of Penstock's own, which other tools ignore."""
         store, settings = self._state.store, self._state.settings.now
         figures, now = store.figures(), self._state.clock()
-        put, got = figures.put_total, figures.got_messages
+        put, got, root = figures.put_total, figures.got_messages, str(store.layout.root)
         disk = figures.retention.disk if figures.retention is not None else []
         table: dict[str, object] = {
             "brokerVersionDesc": version_name(CURRENT),
@@ -105,13 +105,20 @@ class AdminRuntime:
             "putMessageSizeTotal": figures.put_bytes,
             "putMessageAverageSize": figures.put_average_size,
             "putMessageEntireTimeMax": int(figures.put_slowest_ms),
-            "putMessageDistributeTime": _latencies_text(figures.put_latency_ms),
+            "putMessageDistributeTime": _latencies(figures.put_latency_ms),
+            "putMessageSeconds": figures.put_seconds,
             "getMessageTransferedMsgCount": got,
+            "getMessageSizeTotal": figures.got_bytes,
+            "getMessageDistributeTime": _latencies(figures.get_latency_ms),
+            "getMessageSeconds": figures.get_seconds,
             "consumerNum": sum(len(group.clients) for group in self._state.clients.consumer_groups()),
             "topicNum": len(self._state.topics.all()),
             "groupNum": len(self._state.groups.all()),
-            "putsRefused": figures.puts_refused.replace(str(store.layout.root), "the store"),
+            "putsRefused": figures.puts_refused.replace(root, "the store"),
+            "brokerHealth": "; ".join(self._state.health().reasons).replace(root, "the store") or "ok",
         }
+        if request.penstock_counters:
+            table[COUNTERS_KEY] = self._state.counters.totals().to_bytes().decode()
         if disk:
             total = (disk[0].used_bytes + disk[0].free_bytes) / _GIB
             table["commitLogDiskRatio"] = disk[0].used_ratio
@@ -163,11 +170,11 @@ def _rates_text(per_second: float) -> str:
     return " ".join([f"{per_second:.2f}"] * 3)
 
 
-def _latencies_text(classes: Mapping[str, int]) -> str:
-    """Returns the number of puts in each class of latency. The last class has no upper bound, as in Java."""
-    *bounded, last = classes.items()
-    slowest = f"[{bounded[-1][0]}ms~]:{last[1]}"
-    return " ".join([*(f"[<={bound}ms]:{count}" for bound, count in bounded), slowest])
+def _latencies(counts: dict[str, int]) -> str:
+    """Returns the counts by latency class as RocketMQ writes them: `[<=1ms]:5 [<=2ms]:0 [2ms~]:0`."""
+    *bounds, _ = counts
+    classes = [*(f"<={bound}ms" for bound in bounds), f"{bounds[-1]}ms~"]
+    return " ".join(f"[{each}]:{count}" for each, count in zip(classes, counts.values(), strict=True))
 
 
 def _share(part: int, whole: int) -> float:

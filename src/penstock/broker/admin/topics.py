@@ -3,7 +3,7 @@
 Deleting a topic also deletes its queues, the consumer offsets in it, and the retry topics that belong to this topic
 alone (5.x's `%RETRY%group_topic`). A retry topic of that name may also be the one of a group named `group_topic`: if
 there is such a group, it is not deleted. The records stay in the log until their files are deleted. Queues are deleted
-in a thread, because that touches files.
+in a thread, because that touches files; so are store times read, which may be on disk only.
 """
 
 from __future__ import annotations
@@ -141,18 +141,23 @@ class AdminTopics:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic '{request.topic}' does not exist")
         return config
 
-    def stats(self, client: Client, request: TopicName) -> TopicStatsTable:
+    async def stats(self, client: Client, request: TopicName) -> TopicStatsTable:
         config, store = self.show(client, request), self._state.store
         broker = self._state.settings.now.broker_name
-        table = {}
-        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
-            highest = store.max_offset(config.name, queue_id)
-            table[MessageQueue(broker_name=broker, queue_id=queue_id, topic=config.name)] = TopicOffset(
-                min_offset=max(0, store.min_offset(config.name, queue_id)),
-                max_offset=highest,
-                last_update_timestamp=max(0, store.store_time(config.name, queue_id, highest - 1)) if highest else 0,
-            )
-        return TopicStatsTable(offset_table=table)
+
+        def read() -> dict[MessageQueue, TopicOffset]:
+            table = {}
+            for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+                highest = store.max_offset(config.name, queue_id)
+                last = store.store_time(config.name, queue_id, highest - 1) if highest else 0
+                table[MessageQueue(broker_name=broker, queue_id=queue_id, topic=config.name)] = TopicOffset(
+                    min_offset=max(0, store.min_offset(config.name, queue_id)),
+                    max_offset=highest,
+                    last_update_timestamp=max(0, last),
+                )
+            return table
+
+        return TopicStatsTable(offset_table=await asyncio.wrap_future(store.read_cold(read, client)))
 
     def system_topics(self, client: Client) -> TopicList:
         return TopicList(topic_list=sorted(name for name in self._state.topics.all() if self._is_system(name)))

@@ -223,20 +223,18 @@ def _describe(data: bytes) -> str:
 
 # -- tables --------------------------------------------------------------------------------------------------
 
+_COPY: Final = "copy of the master's tables"
 _EVERY_S: Final = 10.0
-_RETRY_S: Final = 1.0
 _MIN_PAUSE_S: Final = 0.1
 """Seconds between two copies, however many new topics arrive."""
 
 
 class ConfigCopy:
-    """Copies the master's tables from `start` to `stop`."""
+    """Copies the master's tables, from `start` until the broker's tasks stop."""
 
     def __init__(self, state: BrokerState, link: MasterLink) -> None:
         self._state = state
         self._link = link
-        self._task: asyncio.Task[None] | None = None
-        self._last_error = ""
         self._deleted: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
         self._soon = asyncio.Event()
@@ -245,12 +243,7 @@ class ConfigCopy:
 
     def start(self) -> None:
         self._state.store.on_arrival(self._on_arrival)
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._state.tasks.run(_COPY, self._run)
 
     def _on_arrival(self, topic: str, *_: object) -> None:
         """Requests a copy if the topic of a new message is unknown. The dispatch thread calls this."""
@@ -262,19 +255,11 @@ class ConfigCopy:
         await self._link.known.wait()
         while True:
             self._soon.clear()
-            try:
-                await self.copy()
-                self._last_error = ""
-            except PenstockError as error:
-                if str(error) != self._last_error:
-                    log.warning("cannot copy the master's tables: %s", error)
-                self._last_error = str(error)
-            except Exception:
-                log.exception("cannot copy the master's tables")
-                self._last_error = "an error"
+            await self.copy()
+            self._state.tasks.recovered(_COPY)
             await asyncio.sleep(_MIN_PAUSE_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_S if self._last_error else _EVERY_S):
+                async with asyncio.timeout(_EVERY_S):
                     await self._soon.wait()
 
     async def copy(self) -> None:

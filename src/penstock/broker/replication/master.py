@@ -48,6 +48,7 @@ from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import ServerTls, TlsMode
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.message_store import MessageStore
+from penstock.supervision import Supervisor
 
 log = logging.getLogger("penstock.broker")
 
@@ -389,7 +390,7 @@ class SlaveConnection(asyncio.Protocol):
         if done.cancelled() or not self.follows or not self._is_open:
             return
         if error is not None:
-            self.drop(str(error))
+            self.drop(str(error) if isinstance(error, PenstockError) else repr(error))
             return
         result = done.result()
         if isinstance(result, int):
@@ -402,6 +403,7 @@ class SlaveConnection(asyncio.Protocol):
 
 # -- all slaves ----------------------------------------------------------------------------------------------
 
+_POLL: Final = "poll of slaves"
 _POLL_S: Final = 0.1
 _GATHER_S: Final = 0.005
 """Seconds that new bytes are collected if no put waits for them. Sending each message alone costs more than its put."""
@@ -413,12 +415,15 @@ _PROOF_S: Final = 60.0
 class SlaveListener:
     """The port on which a master accepts slaves, and the connections to all slaves. Start and stop it once."""
 
-    def __init__(self, store: MessageStore, allow_from: str, access: Access | None, tls: ServerTls) -> None:
+    def __init__(
+        self, store: MessageStore, allow_from: str, access: Access | None, tls: ServerTls, tasks: Supervisor
+    ) -> None:
         """Raises BadSettings if `allow_from` is not a list of networks."""
         self._store = store
         self._allowed = networks(allow_from, "haAllowFrom")
         self._access = access
         self._tls = tls
+        self._supervisor = tasks
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_MAX_SLAVES + 1, "penstock-catch-up")
         self._server: asyncio.Server | None = None
@@ -427,7 +432,6 @@ class SlaveListener:
         self._gather_scheduled = False
         self._sent_to = 0
         """The log's end at the last send. All bytes before it are sent or being sent."""
-        self._timer: asyncio.TimerHandle | None = None
         self.slaves: set[SlaveConnection] = set()
 
     async def start(self, host: str, port: int) -> Address:
@@ -439,6 +443,7 @@ class SlaveListener:
         self._store.watermarks.on_slave_wait(self.send_now)
         self._store.watermarks.on_advance(self._on_advance)
         self._store.dispatcher.on_advance(self.send_soon)
+        self._supervisor.every(_POLL_S, _POLL, self._poll)
         return where
 
     async def stop(self) -> None:
@@ -446,8 +451,7 @@ class SlaveListener:
         self._store.watermarks.remove_slave_wait_listener(self.send_now)
         self._store.watermarks.remove_advance_listener(self._on_advance)
         self._store.dispatcher.remove_advance_listener(self.send_soon)
-        if self._timer is not None:
-            self._timer.cancel()
+        await self._supervisor.end(_POLL)
         if self._server is not None:
             self._server.close()
         for slave in list(self.slaves):
@@ -462,8 +466,6 @@ class SlaveListener:
     def _accept(self) -> SlaveConnection:
         slave = SlaveConnection(self._store, self._threads, self._refusal, self.slaves.discard)
         self.slaves.add(slave)
-        if self._timer is None:
-            self._timer = self._loop.call_later(_POLL_S, self._poll)
         return slave
 
     def allows(self, host: str) -> bool:
@@ -534,14 +536,21 @@ class SlaveListener:
         self._send_scheduled = False
         self._sent_to = self._store.watermarks.visible
         for slave in list(self.slaves):
+            self._send_to(slave)
+
+    def _send_to(self, slave: SlaveConnection) -> None:
+        """Sends new bytes to one slave. After an unexpected error it is dropped, and the others are served."""
+        try:
             slave.send_more()
+        except Exception as error:
+            log.exception("cannot send the log to %s", slave)
+            slave.drop(repr(error))
 
     def _poll(self) -> None:
         settings, now = self._store.settings, self._loop.time()
         for slave in list(self.slaves):
-            slave.send_more()
+            self._send_to(slave)
             if now - slave.heard_at > settings.ha_housekeeping_interval / 1000:
                 slave.drop(f"it was silent for {settings.ha_housekeeping_interval} ms")
             elif now - slave.wrote_at >= settings.ha_send_heartbeat_interval / 1000:
                 slave.send_heartbeat()
-        self._timer = self._loop.call_later(_POLL_S, self._poll) if self.slaves else None

@@ -60,7 +60,7 @@ class ReplicationStatus:
         self._samples.append((end, time.monotonic()))
 
     def now(self) -> HaRuntimeInfo:
-        role, end = self._store.settings.broker_role, self._store.watermarks.visible
+        role, end = self._store.role, self._store.watermarks.visible
         slaves = [] if self._listener is None else [each for each in self._listener.slaves if each.follows]
         known = [
             HaConnection(
@@ -75,7 +75,7 @@ class ReplicationStatus:
             for slave in sorted(slaves, key=lambda each: each.peer)
         ]
         return HaRuntimeInfo(
-            master=role is not BrokerRole.SLAVE,
+            master=role.accepts_puts,
             master_commit_log_max_offset=end,
             in_sync_slave_nums=sum(slave.in_sync for slave in known),
             ha_connection_info=known,
@@ -142,11 +142,11 @@ class Replication:
         """The address to which slaves connect; None if slaves are not accepted."""
         link: MasterLink | None = None
         if listens(store.settings, broker):
-            self._listener = SlaveListener(store, broker.ha_allow_from, access, tls)
-        if store.settings.broker_role is BrokerRole.SLAVE:
+            self._listener = SlaveListener(store, broker.ha_allow_from, access, tls, state.tasks)
+        if store.role.takes_replica_bytes:
             link = MasterLink(store.settings, broker)
             registration.on_master = link.set_addresses
-            self._follower = MasterFollower(store, link)
+            self._follower = MasterFollower(store, link, state.tasks)
             self._copy = ConfigCopy(state, link)
         self.status = ReplicationStatus(store, self._listener, self._follower, link)
 
@@ -177,8 +177,6 @@ class Replication:
             self._copy.start()
 
     async def stop(self) -> None:
-        if self._copy is not None:
-            await self._copy.stop()
         if self._follower is not None:
             await self._follower.stop()
         if self._listener is not None:

@@ -32,6 +32,7 @@ from penstock.remoting.sockets import keep_alive, parse_address
 from penstock.store.message_store import MessageStore
 from penstock.store.prepare import PutRefused
 from penstock.store.replication.replica_log import BytesRefused, DamagedOnTheWay, ReplicaLog
+from penstock.supervision import Supervisor
 
 log = logging.getLogger("penstock.broker")
 _READ_SIZE: Final = 2 << 20
@@ -259,6 +260,7 @@ class LogReceiver:
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
 
 
+_FOLLOW: Final = "following the master"
 _FIRST_RETRY_S: Final = 0.5
 _MAX_RETRY_S: Final = 15.0
 _DIFFERENT_S: Final = 60.0
@@ -272,14 +274,14 @@ async def resolve(host: str, port: int) -> list[Any]:
 
 
 class MasterFollower:
-    """Follows a master from `start` to `stop`."""
+    """Follows a master from `start` to `stop`. The Supervisor resumes after an error that nothing here expects."""
 
-    def __init__(self, store: MessageStore, link: MasterLink) -> None:
+    def __init__(self, store: MessageStore, link: MasterLink, tasks: Supervisor) -> None:
         assert store.replica_log is not None, "only a slave follows a master"
         self._store = store
         self._link = link
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[None] | None = None
+        self._supervisor = tasks
         self._thread = ThreadPoolExecutor(1, "penstock-follow")
         self._receiver: LogReceiver | None = None
         self.problem = ""
@@ -302,12 +304,10 @@ class MasterFollower:
         return 0 if self._receiver is None else self._receiver.master_end
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._supervisor.run(_FOLLOW, self._run)
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._supervisor.end(_FOLLOW)
         self._thread.shutdown()
         self._link.close()
 
@@ -331,8 +331,8 @@ class MasterFollower:
             except PenstockError as error:
                 self._set_problem(f"cannot follow the master: {error}", logging.WARNING)
             except Exception:
-                log.exception("cannot follow the master")
                 self.problem = "cannot follow the master: see the broker's log"
+                raise
             await asyncio.sleep(retry_s)
             retry_s = min(retry_s * 2, _MAX_RETRY_S)
 

@@ -81,7 +81,16 @@ class LogFilesReader:
         """Yields each item of a file from `start`, with the position after the item."""
         data, base = file.map.view, file.from_offset
         pending: Damage | None = None
-        for item in scan(data, base, start, file.size, check_crc=True, live=live, rows_per_batch=_ROWS):
+        for item in scan(
+            data,
+            base,
+            start,
+            file.size,
+            check_crc=True,
+            live=live,
+            rows_per_batch=_ROWS,
+            written=file.map.written_ranges,
+        ):
             if pending is not None:
                 yield pending, pending.position + pending.size - base
                 pending = None

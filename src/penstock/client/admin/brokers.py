@@ -9,9 +9,9 @@ from penstock.errors import NoRoute
 from penstock.protocol import fields
 from penstock.protocol.bodies.admin import HaRuntimeInfo, KVTable
 from penstock.protocol.bodies.routes import MASTER, ClusterInfo
-from penstock.protocol.bodies.stats import BrokerStatsData
+from penstock.protocol.bodies.stats import COUNTERS_KEY, BrokerCounters, BrokerStatsData
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.protocol.headers.admin import ViewBrokerStats
+from penstock.protocol.headers.admin import GetBrokerRuntimeInfo, ViewBrokerStats
 from penstock.protocol.headers.namesrv import BrokerName, KvKey, KvNamespace, KvReply, PutKv
 
 _FOUND_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
@@ -56,6 +56,13 @@ class ClusterAdmin:
         """Returns a broker's runtime figures, under RocketMQ's names."""
         reply = await self._instance.request(broker, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(sorted(KVTable.from_bytes(reply.body).table.items()))
+
+    async def counters(self, broker: str) -> BrokerCounters | None:
+        """Returns what a broker has counted since its start; None if it is not a Penstock broker."""
+        header = GetBrokerRuntimeInfo(penstock_counters=True)
+        reply = await self._instance.request(broker, RequestCode.GET_BROKER_RUNTIME_INFO, header)
+        text = KVTable.from_bytes(reply.body).table.get(COUNTERS_KEY)
+        return None if text is None else BrokerCounters.from_bytes(text.encode())
 
     async def replication(self, broker: str) -> HaRuntimeInfo:
         """Returns a master's slaves, or a slave's master, with the replication lag. RocketMQ 4 brokers do not support

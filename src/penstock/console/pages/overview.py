@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 
 from nicegui import ui
 
-from penstock.console.cluster_summary import BrokerAvailability
 from penstock.console.console import Console
 from penstock.console.history import SAMPLE_S
 from penstock.console.pages import formatting, theme
@@ -73,9 +72,7 @@ def add(console: Console) -> None:
                     {
                         "name": each.name if each.broker_id == 0 else f"{each.name} (slave {each.broker_id})",
                         "address": each.address,
-                        "state": each.state.value
-                        if each.state is BrokerAvailability.SERVING
-                        else f"{each.state.value}: {each.why}",
+                        "state": f"{each.state.value}: {each.why}" if each.why else each.state.value,
                         "version": each.version,
                         "in": formatting.rate(each.put_per_second),
                         "out": formatting.rate(each.got_per_second),

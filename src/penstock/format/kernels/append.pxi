@@ -105,11 +105,16 @@ cdef void write_pieces(uint8_t* p, Piece* pieces, int count) noexcept nogil:
 cdef extern from *:
     """
     #include <time.h>
-    static inline int64_t wall_clock_ns(void) {
-        struct timespec t; clock_gettime(CLOCK_REALTIME, &t); return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    static inline int64_t clock_ns(clockid_t id) {
+        struct timespec t; clock_gettime(id, &t); return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     }
+    /* The time of day, which may be set at any moment: for timestamps. */
+    static inline int64_t wall_clock_ms(void) { return clock_ns(CLOCK_REALTIME) / 1000000; }
+    /* For durations. */
+    static inline int64_t monotonic_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
     """
-    int64_t wall_clock_ns() noexcept nogil
+    int64_t wall_clock_ms() noexcept nogil
+    int64_t monotonic_ns() noexcept nogil
 
 cdef enum:
     LATENCIES = 12
@@ -196,6 +201,8 @@ cdef class Appender:
     cdef readonly int64_t count
     cdef readonly int64_t bytes_appended
     cdef readonly int64_t slowest_ns
+    cdef readonly int64_t total_ns
+    """The sum of the latencies of all messages."""
     cdef int64_t[LATENCIES] latencies
     cdef object message_type
     cdef object result_type
@@ -430,10 +437,11 @@ cdef class Appender:
 
     cdef void advance(self, int64_t end, int64_t now, int64_t started, int64_t count) noexcept:
         """Moves the file's end behind `count` records that were written, and counts them."""
-        cdef int64_t took = wall_clock_ns() - started
+        cdef int64_t took = monotonic_ns() - started
         self.count += count
         self.bytes_appended += end - self.position
         self.latencies[latency_class(took)] += count
+        self.total_ns += took * count
         if took > self.slowest_ns:
             self.slowest_ns = took
         self.position = end
@@ -458,9 +466,11 @@ cdef class Appender:
 
     def append(self, message):
         """Appends a message and returns its result, or None to decline."""
-        cdef int64_t started = wall_clock_ns(), now = started // 1000000, at
+        cdef int64_t started = monotonic_ns(), now, at
         cdef Placed placed
-        if self.clock is not None:
+        if self.clock is None:
+            now = wall_clock_ms()
+        else:
             now = PyLong_AsLongLong(self.clock())  # first, because it is Python code: other threads may run meanwhile
         if not self.is_open or not self.attached:
             return None
@@ -474,11 +484,10 @@ cdef class Appender:
 
     def append_many(self, messages):
         """Appends a list of messages, which become visible at once; returns their results, or None to decline all."""
-        cdef int64_t started = wall_clock_ns(), now = started // 1000000, start, at
+        cdef int64_t started = monotonic_ns(), now, start, at
         cdef Py_ssize_t i, count = len(messages), done = 0
         cdef Placed* placed
-        if self.clock is not None:
-            now = PyLong_AsLongLong(self.clock())
+        now = wall_clock_ms() if self.clock is None else PyLong_AsLongLong(self.clock())
         if not PyList_CheckExact(messages) or not count or not self.is_open or not self.attached:
             return None
         placed = <Placed*>malloc(count * sizeof(Placed))

@@ -24,6 +24,7 @@ from penstock.format import kernels
 from penstock.format.constants import TAGS
 from penstock.format.hosts import decode_host
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
+from penstock.format.record_layout import BORN_HOST_AT
 from penstock.format.sys_flag import BORN_HOST_V6
 from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.ranges import OffsetRange, TaskLimits, piece_size_for, split_ranges
@@ -132,7 +133,6 @@ _SUM_ROWS: Final = 1 << 16
 _MAX_TABLE_CODES: Final = 1 << 20
 _HOUR_MS: Final = 3_600_000
 _MAX_MS: Final = (2**63 - 1) // 1000
-_BORN_HOST_AT: Final = 48
 _FIELDS: Final = (
     "topic_at",
     "topic_length",
@@ -179,7 +179,7 @@ class LogCounter:
         tags = kernels.find_values(data, *properties, (TAGS.encode(),))[0]
         self._tags.add(data, tags, topics, topics, lambda row: _bytes(view, tags, row))
         wide = field["sys_flag"] & BORN_HOST_V6
-        hosts: Texts = starts + _BORN_HOST_AT, np.where(wide, np.int32(16), np.int32(4))
+        hosts: Texts = starts + BORN_HOST_AT, np.where(wide, np.int32(16), np.int32(4))
         self._hosts.add(data, hosts, topics, topics, lambda row: _bytes(view, hosts, row))
         hours = times // _HOUR_MS
         self._hours.add(b"", none, shifted | _hour_numbers(hours, none), topics, lambda row: int(hours[row]))

@@ -35,11 +35,11 @@ from penstock.pipeline.store_source import find_paths, name_stores
 from penstock.store.audit import AuditReport
 from penstock.store.audit.audit import AuditPass, AuditPasses, build_report, plan_pass, wait_for_dispatch
 from penstock.store.audit.config import ConfigState
-from penstock.store.audit.files import NumberedFile
 from penstock.store.audit.keys import IndexFacts, audit_index_file
 from penstock.store.audit.plan import AuditPlan, AuditRange, split_log
 from penstock.store.audit.ranges import RangeResult, audit_range
 from penstock.store.copy_on_write_files import OverlayFiles
+from penstock.store.readonly.geometry import NumberedFile
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@ A number in a docstring is a request code. Timestamps are in epoch ms.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from penstock.format.constants import Int32, Int64
@@ -51,6 +53,26 @@ class ConsumeStatsList(BodyByQueue, kw_only=True):
     broker_addr: str | None = None
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
     total_diff: Int64 = 0
+
+
+COUNTERS_KEY: Final = "penstockCounters"
+"""The name of `BrokerCounters` in the table that answers 28."""
+
+
+class BrokerCounters(Body, kw_only=True):
+    """What a broker has counted since its start, as JSON text in the reply to 28. No counter ever falls.
+
+    A pair is messages and bytes. A group is named with its topic: `topic@group`.
+    """
+
+    messages_in: dict[str, tuple[Int64, Int64]] = {}
+    """Accepted messages by topic."""
+    messages_out: dict[str, tuple[Int64, Int64]] = {}
+    """Messages that groups have pulled."""
+    sent_back: dict[str, Int64] = {}
+    """Messages that consumers of a group sent back."""
+    requests_refused: dict[str, Int64] = {}
+    """Requests that were refused or failed, by request code; -1 for codes that the broker does not know."""
 
 
 class BrokerStatsItem(Body, kw_only=True):

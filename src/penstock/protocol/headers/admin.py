@@ -12,6 +12,17 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.fields import Codes, Reply, Request
 
 
+class GetBrokerRuntimeInfo(Request, kw_only=True):
+    """Request 28: a broker's figures. RocketMQ sends and reads no arguments.
+
+    `penstock_counters` asks for COUNTERS_KEY in the reply's table as well.
+    """
+
+    codes: ClassVar[Codes] = (RequestCode.GET_BROKER_RUNTIME_INFO,)
+
+    penstock_counters: bool = False
+
+
 class ViewBrokerStats(Request, kw_only=True):
     """Request 315: shows one counter, by RocketMQ's name of it and its subject, such as a topic."""
 

@@ -37,11 +37,12 @@ from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import PIECE_SIZE, AuditPlan, AuditRange, make_plan, split_log, with_live_bounds
 from penstock.store.audit.queue_coverage import QueueCover, QueueName
 from penstock.store.audit.queues import QueueFacts, audit_queue
-from penstock.store.audit.ranges import RangeResult, audit_range
+from penstock.store.audit.ranges import QUEUE_FILES_OPEN, RangeResult, audit_range
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.external_dispatch.coordination import is_external
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
+from penstock.store.readonly.view import MapCache
 from penstock.store.settings import Settings
 
 MAX_PER_KIND = 100_000
@@ -197,10 +198,12 @@ class _Auditor:
         done = 0
         self._progress(0, total)
 
-        def audit_piece(piece: AuditRange) -> RangeResult:
-            return audit_range(plan, self._files, piece, index, topics)
+        queue_maps = MapCache(self._files, QUEUE_FILES_OPEN)
 
-        with ThreadPoolExecutor(self._workers) as pool:
+        def audit_piece(piece: AuditRange) -> RangeResult:
+            return audit_range(plan, self._files, piece, index, topics, queue_maps if self._workers == 1 else None)
+
+        with queue_maps, ThreadPoolExecutor(self._workers) as pool:
             results = pool.map(audit_piece, pieces) if self._workers > 1 else map(audit_piece, pieces)
             for piece, result in zip(pieces, results, strict=True):
                 done += piece.stop - piece.start

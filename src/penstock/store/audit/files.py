@@ -1,106 +1,36 @@
-"""Reads a store's files for an audit, as they are on disk: names, sizes, and the records, units and items in them.
+"""The files of a store as an audit sees them, as they are on disk: names and sizes, and the records and items in them.
 
-Files that a store would refuse to load do not stop an audit. File sizes are inferred from the settings, from the
-dispatch note (`dispatch_state.py`) and from the files themselves; a file of another size is a finding. A file that
-disappears during the listing (retention, a rename) is left out. If the caller passes `OverlayFiles`, which map
-privately, an audit cannot change a file.
+Files that a store would refuse to load do not stop an audit. `readonly/geometry.py` infers the sizes; a file of another
+size is a finding. If the caller passes `OverlayFiles`, which map privately, an audit cannot change a file.
 
 Only one thread may use a `MapCache` and the readers on top of it (`AuditLogReader`, `QueueUnits`, `ItemTable`).
 """
 
 from __future__ import annotations
 
-import re
 import struct
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
-from penstock.format.queue_unit import UNIT, UNIT_SIZE, Units
+from penstock.format.queue_unit import UNIT, UNIT_SIZE, Units, copy_units
+from penstock.format.scan import row_at
 from penstock.format.sys_flag import enters_queue
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.findings import Finding, FindingKind
-from penstock.store.dispatch_state import FileSizes
-from penstock.store.file_io import FileMap, Files
-from penstock.store.layout import Layout
+from penstock.store.file_io import FileMap
 from penstock.store.mapped_file_queue import file_name
-from penstock.store.settings import Settings
+from penstock.store.readonly.geometry import DataFolder, NumberedFile, StoreFiles
+from penstock.store.readonly.view import FilesView
 
 _LONG = struct.Struct(">q")
-_DATA_NAME = re.compile(r"[0-9]{20}")
-_INDEX_NAME = re.compile(r"[0-9]{17}")
-_MAX_OFFSET = 2**63 - 1
-
-
-class NumberedFile(msgspec.Struct, frozen=True, order=True):
-    """A file whose name is a number (`base`): the offset of its first byte, or an index file's creation time."""
-
-    base: int
-    size: int
-    path: Path
-
-
-class DataFolder(msgspec.Struct, frozen=True):
-    """The data files of one folder, sorted by name, and its foreign files: all other entries."""
-
-    path: Path
-    files: tuple[NumberedFile, ...] = ()
-    foreign: tuple[Path, ...] = ()
-
-
-class StoreFiles(msgspec.Struct, frozen=True):
-    log: DataFolder
-    queues: dict[tuple[str, int], DataFolder]
-    index: DataFolder
-    foreign: tuple[Path, ...]
-
-
-def list_store(files: Files, layout: Layout) -> StoreFiles:
-    """Lists the data files of a store."""
-    queues: dict[tuple[str, int], DataFolder] = {}
-    foreign: list[Path] = []
-    for topic in _names(files, layout.consume_queue):
-        folder = layout.consume_queue / topic
-        if not files.is_folder(folder):
-            foreign.append(folder)
-            continue
-        for name in _names(files, folder):
-            if name.isascii() and name.isdecimal() and files.is_folder(folder / name):
-                queues[topic, int(name)] = list_folder(files, folder / name)
-    return StoreFiles(
-        list_folder(files, layout.commit_log), queues, list_folder(files, layout.index, _INDEX_NAME), tuple(foreign)
-    )
-
-
-def list_folder(files: Files, folder: Path, pattern: re.Pattern[str] = _DATA_NAME) -> DataFolder:
-    numbered, foreign = [], []
-    for name in _names(files, folder):
-        path = folder / name
-        if pattern.fullmatch(name) and not files.is_folder(path) and int(name) <= _MAX_OFFSET:
-            with suppress(FileNotFoundError):
-                numbered.append(NumberedFile(int(name), files.size(path), path))
-        else:
-            foreign.append(path)
-    return DataFolder(folder, tuple(numbered), tuple(foreign))
-
-
-def _names(files: Files, folder: Path) -> list[str]:
-    try:
-        return files.names(folder)
-    except BadStore:  # it is a file; the listing of its parent folder reports it
-        return []
-
 
 # -- names and sizes ----------------------------------------------------------------------------------------------
 
@@ -174,118 +104,6 @@ def foreign_findings(store_files: StoreFiles) -> Iterator[Finding]:
         yield finding_kinds.FOREIGN_FILE.at(path, "this is not a data file")
 
 
-# -- open files ---------------------------------------------------------------------------------------------------
-
-_CHUNK = 1 << 20
-_ZEROS = bytes(_CHUNK)
-
-
-class MapCache:
-    """Maps each file once, and keeps the `max_open` most recently used files open."""
-
-    def __init__(self, files: Files, max_open: int = 2**31) -> None:
-        self._io = files
-        self._max_open = max_open
-        self._open: OrderedDict[Path, FileMap] = OrderedDict()
-
-    def get(self, path: Path) -> FileMap | None:
-        """Returns the map of a file; None if the file does not exist or is empty."""
-        file = self._open.get(path)
-        if file is not None:
-            self._open.move_to_end(path)
-            return file
-        try:
-            file = self._io.open_map(path)
-        except (FileNotFoundError, BadStore, ValueError):  # ValueError: an empty file cannot be mapped
-            return None
-        self._open[path] = file
-        while len(self._open) > self._max_open:
-            self._open.popitem(last=False)[1].close()
-        return file
-
-    def close(self) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def last_written(file: FileMap, start: int, stop: int | None = None) -> int:
-    """Returns the position after the last byte in [start, stop) that is not zero; `start` if all are zero."""
-    stop = len(file) if stop is None else min(stop, len(file))
-    ranges = [(begin, min(end, stop)) for begin, end in file.written_ranges(start) if begin < stop]
-    for begin, end in reversed(ranges):
-        while end > begin:
-            chunk = max(begin, end - _CHUNK)
-            piece = bytes(file.view[chunk:end])
-            if piece != _ZEROS[: len(piece)]:
-                return chunk + len(piece.rstrip(b"\0"))
-            end = chunk
-    return start
-
-
-def is_zero(file: FileMap, start: int, stop: int) -> bool:
-    """Whether all bytes between two positions are zero."""
-    return last_written(file, start, stop) == start
-
-
-# -- sizes --------------------------------------------------------------------------------------------------------
-
-
-def infer_sizes(
-    settings: Settings, store_files: StoreFiles, noted: FileSizes | None = None
-) -> tuple[Settings, IndexGeometry | None]:
-    """Returns the settings with the sizes of these files, and the geometry of the index or None if it is unknown.
-
-    `noted`: the sizes in the dispatch note. An index file does not contain its number of slots and items; without a
-    dispatch note, the file's size selects one of the known geometries.
-    """
-    queue_files = [
-        file for folder in store_files.queues.values() for file in folder.files if file.size % UNIT_SIZE == 0
-    ]
-    for attribute, files, was in (
-        ("mapped_file_size_commit_log", store_files.log.files, 0 if noted is None else noted.commit_log),
-        ("mapped_file_size_consume_queue", tuple(queue_files), 0 if noted is None else noted.consume_queue),
-    ):
-        size = was if was and any(file.size == was for file in files) else usual_size(files)
-        if size is not None and attribute not in settings.given:
-            settings = settings.with_changes(**{attribute: size})
-    known = [settings.index_geometry]
-    if not {"max_hash_slot_num", "max_index_num"} & settings.given:
-        known = [] if noted is None else [IndexGeometry(noted.hash_slots, noted.index_items)]
-        known += [settings.index_geometry, Settings().index_geometry, Settings.dev().index_geometry]
-    return settings, _geometry(known, noted is not None, {file.size for file in store_files.index.files})
-
-
-def usual_size(files: Iterable[NumberedFile]) -> int | None:
-    """Returns the file size that most names are multiples of; in a tie the most frequent size, then the larger one."""
-    files = [file for file in files if file.size]
-    count = Counter(file.size for file in files)
-
-    def rank(size: int) -> tuple[int, int, int]:
-        return sum(file.base % size == 0 for file in files), count[size], size
-
-    return max(count, key=rank, default=None)
-
-
-def _geometry(known: list[IndexGeometry], is_sure: bool, sizes: set[int]) -> IndexGeometry | None:
-    """Returns the first known geometry whose file size a file has.
-
-    If there is none: the first known geometry if it is certain (given, or in the dispatch note) or if there is nothing
-    to fit, else None.
-    """
-    for geometry in known:
-        if geometry.file_size in sizes:
-            return geometry
-    return known[0] if len(known) == 1 or is_sure or not sizes - {0} else None
-
-
 # -- records, units, items ----------------------------------------------------------------------------------------
 
 
@@ -304,34 +122,22 @@ class RecordHeader(NamedTuple):
 class AuditLogReader:
     """Reads single records by physical offset, with every check except the CRC."""
 
-    def __init__(
-        self, maps: MapCache, files: tuple[NumberedFile, ...], file_size: int, delay_levels: tuple[int, ...]
-    ) -> None:
-        self._maps = maps
-        self._files = {file.base: file for file in files}
-        self._file_size = file_size
+    def __init__(self, files: FilesView, delay_levels: tuple[int, ...]) -> None:
+        self.files = files
         self._delay_levels = delay_levels
-
-    def view(self, offset: int) -> tuple[memoryview, int] | None:
-        """Returns the bytes of the file that contains an offset, and the file's first offset; None without a file."""
-        base = offset - offset % self._file_size
-        file = self._files.get(base)
-        mapped = None if file is None else self._maps.get(file.path)
-        return None if mapped is None else (mapped.view[: self._file_size], base)
 
     def record_at(self, offset: int) -> RecordHeader | None:
         """Returns the record that begins at a physical offset; None if no valid one begins there."""
-        covering = self.view(offset) if offset >= 0 else None
-        if covering is None:
+        file = self.files.find_any_size(offset) if offset >= 0 else None
+        if file is None:
             return None
-        data, base = covering
-        at = offset - base
-        rows, _, _ = kernels.walk(data, base, at, at + 1, False, None, 1)
+        data, base = file.map.view[: self.files.file_size], file.from_offset
+        rows = row_at(data, base, offset - base)
         if not len(rows):
             return None
         kernels.tag_codes(data, base, rows, self._delay_levels)
         row = rows[0]
-        topic_at = at + int(row["topic_at"])
+        topic_at = offset - base + int(row["topic_at"])
         topic = bytes(data[topic_at : topic_at + int(row["topic_length"])]).decode("utf-8", "surrogateescape")
         return RecordHeader(
             topic,
@@ -347,28 +153,28 @@ class AuditLogReader:
 class QueueUnits:
     """The units of one queue by number. Missing or short files have no units; excess bytes are ignored."""
 
-    def __init__(self, maps: MapCache, shape: FileRun, file_size: int) -> None:
-        self._maps = maps
-        self._per_file = file_size // UNIT_SIZE
-        self._files = {file.base // UNIT_SIZE: file for file in shape.files}
-
-    @property
-    def first(self) -> int:
+    def __init__(self, files: FilesView, shape: FileRun) -> None:
+        self._files = files
+        per_file = files.file_size // UNIT_SIZE
+        self.spans = [
+            (file.base // UNIT_SIZE, file.base // UNIT_SIZE + min(file.size // UNIT_SIZE, per_file))
+            for file in shape.files
+            if file.size >= UNIT_SIZE
+        ]
+        """The range of unit numbers of each file."""
+        self.first = shape.files[0].base // UNIT_SIZE if shape.files else 0
         """The number of the first unit that has a file; 0 if there are no files."""
-        return min(self._files, default=0)
 
     def data_at(self, number: int) -> tuple[memoryview, int] | None:
         """Returns the bytes of the file with this unit, and the file's first unit number; None if there is no file."""
-        first = number - number % self._per_file
-        file = self._files.get(first)
-        if file is None or number - first >= self._count(file):
+        file = self._files.find_any_size(number * UNIT_SIZE)
+        if file is None or (number + 1) * UNIT_SIZE > file.from_offset + file.size:
             return None
-        mapped = self._maps.get(file.path)
-        return None if mapped is None else (mapped.view[: self._per_file * UNIT_SIZE], first)
+        return file.map.view[: self._files.file_size], file.from_offset // UNIT_SIZE
 
     def next_file_start(self, number: int) -> int | None:
         """Returns the number of the first unit of the next file that begins after unit `number`, or None."""
-        return min((first for first in self._files if first > number), default=None)
+        return next((first for first, _ in self.spans if first > number), None)
 
     def read(self, start: int, stop: int) -> Units:
         """Returns a copy of the units start … stop - 1, up to the end of the file that has the first one."""
@@ -376,30 +182,19 @@ class QueueUnits:
         if located is None:
             return np.empty(0, UNIT)
         data, first = located
-        part = bytes(data[(start - first) * UNIT_SIZE : (stop - first) * UNIT_SIZE])
-        return np.frombuffer(part[: len(part) - len(part) % UNIT_SIZE], UNIT)
-
-    def spans(self) -> Iterator[tuple[int, int]]:
-        """Yields the range of unit numbers of each file."""
-        for first in sorted(self._files):
-            count = self._count(self._files[first])
-            if count:
-                yield first, first + count
+        position = (start - first) * UNIT_SIZE
+        return copy_units(data, position, min((stop - start) * UNIT_SIZE, len(data) - position))
 
     def end(self, known: int = 0) -> int:
         """Returns the number after the last unit that is not zero. Units before `known` count as not zero."""
-        for first in sorted(self._files, reverse=True):
-            file = self._files[first]
-            start = min(max(known - first, 0), self._count(file)) * UNIT_SIZE
-            mapped = self._maps.get(file.path)
-            if mapped is not None:
-                used = last_written(mapped, start, self._count(file) * UNIT_SIZE)
+        for first, stop in reversed(self.spans):
+            file = self._files.find_any_size(first * UNIT_SIZE)
+            if file is not None:
+                start = (min(max(known, first), stop) - first) * UNIT_SIZE
+                used = file.map.nonzero_end(start, (stop - first) * UNIT_SIZE)
                 if used > start or first < known:
                     return max(known, first + -(-used // UNIT_SIZE))
         return known
-
-    def _count(self, file: NumberedFile) -> int:
-        return min(file.size // UNIT_SIZE, self._per_file)
 
 
 ITEM = np.dtype([("key_hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import AuditLogReader, ItemTable, MapCache
+from penstock.store.audit.files import AuditLogReader, ItemTable
 from penstock.store.audit.findings import Finding, FindingKind
 from penstock.store.audit.keys import IndexFacts, KeyCover, open_tables
 from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import AuditPlan
 from penstock.store.audit.records import FaultRun
 from penstock.store.file_io import Files
+from penstock.store.readonly.view import MapCache
 
 _ITEMS_AT_ONCE = 1 << 16
 
@@ -28,7 +29,7 @@ def audit_index(
     for facts in index:
         yield from facts.findings
     with MapCache(files) as maps:
-        reader = AuditLogReader(maps, plan.log.files, plan.log_file_size, plan.settings.delay_levels)
+        reader = plan.open_log(maps)
         tables = open_tables(plan, maps, index)
         for facts in index:
             yield from _times(plan, facts, log, reader)

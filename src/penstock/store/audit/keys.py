@@ -21,11 +21,12 @@ import numpy as np
 from penstock.format import kernels
 from penstock.format.index_layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, IndexGeometry, IndexHeader
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import ITEM, Items, ItemTable, Longs, MapCache, last_written
+from penstock.store.audit.files import ITEM, Items, ItemTable, Longs
 from penstock.store.audit.findings import Finding
 from penstock.store.audit.plan import AuditPlan
 from penstock.store.audit.records import FaultRun, join_run
 from penstock.store.file_io import FileMap, Files
+from penstock.store.readonly.view import MapCache
 
 _AT_ONCE = 1 << 20
 
@@ -48,7 +49,7 @@ def audit_index_file(plan: AuditPlan, files: Files, number: int) -> IndexFacts |
         file = maps.get(path)
         if file is None or plan.geometry is None:
             return None
-        return _IndexFile(plan, path, file, plan.geometry, number).audit()
+        return _IndexFile(plan, path, file.map, plan.geometry, number).audit()
 
 
 def open_tables(plan: AuditPlan, maps: MapCache, index: Sequence[IndexFacts]) -> list[ItemTable]:
@@ -60,7 +61,7 @@ def open_tables(plan: AuditPlan, maps: MapCache, index: Sequence[IndexFacts]) ->
         file = maps.get(facts.path)
         if file is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(facts.path))
-        table = ItemTable(file, plan.geometry, facts.count, in_order=facts.in_order)
+        table = ItemTable(file.map, plan.geometry, facts.count, in_order=facts.in_order)
         table.count = table.find(plan.index_limit)
         tables.append(table)
     return tables
@@ -94,7 +95,7 @@ class _IndexFile:
     def _count(self) -> int:
         """Returns the number after the last item. If the header has another count, adds a finding."""
         geometry, counted = self._geometry, max(self._header.index_count, 1)
-        used = last_written(self._file, geometry.item_position(1), geometry.item_position(geometry.items))
+        used = self._file.nonzero_end(geometry.item_position(1), geometry.item_position(geometry.items))
         there = 1 + -(-(used - geometry.item_position(1)) // ITEM_SIZE)
         # The first item may be all zeros: the key's hash, and the offset of the log's first record.
         if counted == there or (counted, there) == (2, 1):

@@ -13,7 +13,6 @@ import msgspec
 
 from penstock.format.scan_rows import Reason
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import MapCache, NumberedFile, last_written
 from penstock.store.audit.finding_kinds import KINDS
 from penstock.store.audit.findings import Finding
 from penstock.store.audit.plan import AuditPlan
@@ -22,6 +21,8 @@ from penstock.store.audit.ranges import RangeResult
 from penstock.store.audit.records import Diagnosis
 from penstock.store.damage import DamagedRange
 from penstock.store.file_io import Files
+from penstock.store.readonly.geometry import NumberedFile
+from penstock.store.readonly.view import MapCache
 
 MISSING = "MISSING"
 """The reason of a damaged range whose file is missing or too short."""
@@ -100,8 +101,8 @@ class LogState:
         for file in self.files:
             data = maps.get(file.path)
             start = max(self.end - file.base, 0)
-            if data is not None and start < len(data):
-                used = file.base + last_written(data, start)
+            if data is not None and start < data.size:
+                used = file.base + data.map.nonzero_end(start)
                 if used > file.base + start:
                     end = used
         cut = self._last is not None and self._last.size < self._plan.log_file_size

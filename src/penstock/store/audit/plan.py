@@ -20,21 +20,16 @@ from pathlib import Path
 import msgspec
 
 from penstock.clock import now_ms
-from penstock.format import kernels
 from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader
+from penstock.format.scan import valid_rows
 from penstock.store.audit.files import (
     LOG_KINDS,
     QUEUE_KINDS,
     AuditLogReader,
     FileRun,
     ItemTable,
-    MapCache,
-    NumberedFile,
     QueueUnits,
-    StoreFiles,
     check_shape,
-    infer_sizes,
-    list_store,
 )
 from penstock.store.audit.queue_coverage import QueueName
 from penstock.store.damage import DamagedRange, read_damage
@@ -42,6 +37,8 @@ from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import read_state
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
+from penstock.store.readonly.geometry import NumberedFile, StoreFiles, infer_sizes, list_store
+from penstock.store.readonly.view import FilesView, MapCache
 from penstock.store.settings import Settings
 
 PIECE_SIZE = 64 << 20
@@ -104,6 +101,13 @@ class AuditPlan(msgspec.Struct, frozen=True):
     def log_min(self) -> int:
         return self.log.files[0].base if self.log.files else 0
 
+    def open_log(self, maps: MapCache) -> AuditLogReader:
+        return AuditLogReader(FilesView(self.layout.commit_log, self.log_file_size, maps), self.settings.delay_levels)
+
+    def open_queue(self, maps: MapCache, name: QueueName) -> QueueUnits:
+        files = FilesView(self.layout.consume_queue.joinpath(name[0], str(name[1])), self.queue_file_size, maps)
+        return QueueUnits(files, self.queues.get(name, NO_FILES))
+
     def log_path(self, offset: int) -> Path:
         """Returns the path of the file that contains a physical offset."""
         base = offset - offset % self.log_file_size
@@ -114,12 +118,12 @@ def make_plan(files: Files, layout: Layout, settings: Settings, *, is_live: bool
     """Lists a store's files and infers their sizes. For a store in use, `with_live_bounds` adds the bounds."""
     store_files = list_store(files, layout)
     noted = read_state(files, layout.dispatched)
-    settings, geometry = infer_sizes(settings, store_files, None if noted is None else noted.sizes)
+    settings, problem = infer_sizes(settings, store_files, None if noted is None else noted.sizes)
     queue_size = settings.mapped_file_size_consume_queue
     return AuditPlan(
         layout,
         settings,
-        geometry,
+        None if problem else settings.index_geometry,
         store_files,
         check_shape(store_files.log, settings.mapped_file_size_commit_log, LOG_KINDS, live=is_live),
         {
@@ -148,7 +152,7 @@ def split_log(plan: AuditPlan, files: Files, size: int = PIECE_SIZE) -> list[Aud
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file.path))
             if data is None or file.base >= plan.log_limit:
                 continue
-            written = max((end for _, end in data.written_ranges(0)), default=0)
+            written = max((end for _, end in data.map.written_ranges(0)), default=0)
             end = min(written, file.size, plan.log_file_size, plan.log_limit - file.base)
             for start in range(0, end, size):
                 ranges.append(AuditRange(file, start, min(start + size, end), start + size >= end))
@@ -159,13 +163,12 @@ def split_log(plan: AuditPlan, files: Files, size: int = PIECE_SIZE) -> list[Aud
 
 _UNITS_TRIED = 4
 """How many of a queue's last units are tried until one fits its record; the last may be half written."""
-_ROWS = 16_384
 
 
 def with_live_bounds(plan: AuditPlan, files: Files) -> AuditPlan:
     """Returns the plan with the current bounds of a store in use."""
     with MapCache(files) as maps:
-        reader = AuditLogReader(maps, plan.log.files, plan.log_file_size, plan.settings.delay_levels)
+        reader = plan.open_log(maps)
         counts, index_limit = _index_bounds(plan, maps)
         ends = [_queue_end(plan, maps, reader, name) for name in plan.queues]
         last = reader.record_at(index_limit)
@@ -190,17 +193,17 @@ def _index_bounds(plan: AuditPlan, maps: MapCache) -> tuple[tuple[int, ...], int
         file, geometry = maps.get(each.path), plan.geometry or IndexGeometry()
         count = 1
         if file is not None:
-            header = IndexHeader.unpack(bytes(file.view[:HEADER_SIZE]))
+            header = IndexHeader.unpack(bytes(file.map.view[:HEADER_SIZE]))
             count = min(max(header.index_count, 1), geometry.items)
             if count > 1:
-                limit = ItemTable(file, geometry, count, in_order=True).offset_at(count - 1)
+                limit = ItemTable(file.map, geometry, count, in_order=True).offset_at(count - 1)
         counts.append(count)
     return tuple(counts), limit
 
 
 def _queue_end(plan: AuditPlan, maps: MapCache, reader: AuditLogReader, name: tuple[str, int]) -> int:
     """Returns the physical offset where the newest record of a queue ends; -1 if the queue has no record."""
-    units = QueueUnits(maps, plan.queues[name], plan.queue_file_size)
+    units = plan.open_queue(maps, name)
     end = units.end()
     for number in range(end - 1, max(end - 1 - _UNITS_TRIED, units.first - 1), -1):
         for unit in units.read(number, number + 1):
@@ -215,17 +218,11 @@ def _dispatched_to(reader: AuditLogReader, limit: int, plan: AuditPlan) -> int:
 
     That is `ROWS_IN_FLIGHT` records before `limit`, or the beginning of the file that contains `limit`.
     """
-    covering = reader.view(limit - 1) if limit > plan.log_min else None
-    if covering is None:
+    file = reader.files.find_any_size(limit - 1) if limit > plan.log_min else None
+    if file is None:
         return limit
-    data, base = covering
-    recent: deque[kernels.Longs] = deque(maxlen=ROWS_IN_FLIGHT // _ROWS + 2)
-    at = 0
-    while at < limit - base:
-        rows, at, _ = kernels.walk(data, base, at, limit - base, False, None, _ROWS)
-        if len(rows):
-            recent.append(rows["physical_offset"].copy())
-        elif (at := kernels.find_record(data, base, at + 1, limit - base, True)) < 0:
-            break
-    offsets = [offset for part in recent for offset in part.tolist()]
-    return int(offsets[-ROWS_IN_FLIGHT]) if len(offsets) > ROWS_IN_FLIGHT else base
+    data, base = file.map.view[: plan.log_file_size], file.from_offset
+    recent: deque[int] = deque(maxlen=ROWS_IN_FLIGHT + 1)
+    for rows in valid_rows(data, base, 0, limit - base):
+        recent.extend(rows["physical_offset"].tolist())
+    return recent[-ROWS_IN_FLIGHT] if len(recent) > ROWS_IN_FLIGHT else base

@@ -17,13 +17,14 @@ import numpy as np
 
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, Units, is_ext_address
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import AuditLogReader, MapCache, QueueUnits
+from penstock.store.audit.files import AuditLogReader
 from penstock.store.audit.findings import Finding, FindingKind
 from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import FOREVER, NO_FILES, AuditPlan
 from penstock.store.audit.queue_coverage import CoveredRun, Longs, QueueCover, QueueName, RangeTable, union, without
 from penstock.store.file_io import Files
 from penstock.store.mapped_file_queue import file_name
+from penstock.store.readonly.view import MapCache
 
 
 class UnitVerdict(IntEnum):
@@ -198,8 +199,7 @@ def audit_queue(
 ) -> QueueFacts:
     """Audits one queue. `is_configured`: topics.json has the queue's topic, or does not exist."""
     with MapCache(files) as maps, MapCache(files, _QUEUE_FILES_OPEN) as queue_maps:
-        reader = AuditLogReader(maps, plan.log.files, plan.log_file_size, plan.settings.delay_levels)
-        return _QueueAudit(plan, name, cover, log, reader, queue_maps, is_configured).facts()
+        return _QueueAudit(plan, name, cover, log, plan.open_log(maps), queue_maps, is_configured).facts()
 
 
 class _QueueAudit:
@@ -220,7 +220,7 @@ class _QueueAudit:
         self._is_configured = is_configured
         self._shape = plan.queues.get(name, NO_FILES)
         self._folder = plan.layout.consume_queue / name[0] / str(name[1])
-        self._units = QueueUnits(maps, self._shape, plan.queue_file_size)
+        self._units = plan.open_queue(maps, name)
         self._findings: list[Finding] = []
         self._records, missed = self._current_records(cover)
         self._missed = [each for each in missed if each.physical_first < plan.dispatched_to and self._is_in_log(each)]
@@ -285,7 +285,7 @@ class _QueueAudit:
 
     def _uncovered(self) -> Iterator[tuple[int, int]]:
         """Yields the ranges of units that no record matched, each within one file."""
-        for start, stop in self._units.spans():
+        for start, stop in self._units.spans:
             yield from without(start, min(stop, self._end), self._matched)
 
     # -- records without units -------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ class _QueueAudit:
 
         Such a record lies past the queue's end or before its beginning, or another record has its queue offset.
         """
-        spans = [(start, min(stop, self._end)) for start, stop in self._units.spans()]
+        spans = [(start, min(stop, self._end)) for start, stop in self._units.spans]
         remedy = "a start adds them: `penstock store recover`" if self._plan.crashed else ""
         for missed in self._missed:
             repeated = _overlap(missed, self._matched)

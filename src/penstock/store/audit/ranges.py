@@ -15,20 +15,20 @@ import msgspec
 import numpy as np
 
 from penstock.format import kernels
-from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.kernels import Longs, Rows, Topics
 from penstock.format.queue_unit import MAX_EXT_ADDRESS, UNIT, UNIT_SIZE
-from penstock.format.scan import Blank, Damage, ScanBatch, scan
-from penstock.format.scan_rows import Reason
+from penstock.format.scan import Blank, Damage, ScanBatch, hidden_record, scan, valid_rows
+from penstock.format.scan_rows import ROW, Reason
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import MapCache, QueueUnits
+from penstock.store.audit.files import QueueUnits
 from penstock.store.audit.keys import IndexFacts, KeyCheck, KeyCover, open_tables
-from penstock.store.audit.plan import NO_FILES, AuditPlan, AuditRange
+from penstock.store.audit.plan import AuditPlan, AuditRange
 from penstock.store.audit.queue_coverage import QueueCover, QueueName
 from penstock.store.audit.records import MINUTE_MS, Diagnosis, FaultRun, RecordChecks, diagnose, join_run
 from penstock.store.consume_queue import QueueExtensions
 from penstock.store.file_io import FileMap, Files
+from penstock.store.readonly.view import MapCache
 
 
 class UnitCheck:
@@ -142,7 +142,7 @@ class _QueueMatcher:
 
 _ROWS = 4096
 _ROWS_TO_MATCH = 1 << 16
-_QUEUE_FILES_OPEN = 512
+QUEUE_FILES_OPEN = 512
 
 
 class RangeResult(msgspec.Struct):
@@ -210,13 +210,21 @@ def audit_range(
     piece: AuditRange,
     index: tuple[IndexFacts, ...],
     topics: kernels.Topics | None = None,
+    queue_maps: MapCache | None = None,
 ) -> RangeResult:
-    """Audits the range `piece` of the log. `topics` may be shared by all ranges of a process."""
-    with MapCache(files) as maps, MapCache(files, _QUEUE_FILES_OPEN) as queue_maps:
+    """Audits the range `piece` of the log.
+
+    `topics` may be shared by all ranges of a process, `queue_maps` by all ranges of a thread: mapping the files of many
+    queues takes as long as reading them.
+    """
+    if queue_maps is None:
+        with MapCache(files, QUEUE_FILES_OPEN) as own:
+            return audit_range(plan, files, piece, index, topics, own)
+    with MapCache(files) as maps:
         file = maps.get(piece.file.path)
         if file is None:  # retention deleted it
             return RangeResult()
-        return _RangeAudit(plan, files, piece, file, maps, queue_maps, index, topics or kernels.TopicTable()).run()
+        return _RangeAudit(plan, files, piece, file.map, maps, queue_maps, index, topics or kernels.TopicTable()).run()
 
 
 class _RangeAudit:
@@ -256,7 +264,7 @@ class _RangeAudit:
         plan, maps = self._plan, self._queue_maps  # not self: a cycle would keep the maps open
 
         def open_queue(name: QueueName) -> QueueUnits:
-            return QueueUnits(maps, plan.queues.get(name, NO_FILES), plan.queue_file_size)
+            return plan.open_queue(maps, name)
 
         return UnitCheck(self._topics, open_queue, self._extensions, plan.deleted_topics)
 
@@ -287,6 +295,7 @@ class _RangeAudit:
             resync=start == piece.start > 0,
             overrun=not piece.is_last,
             rows_per_batch=_ROWS,
+            written=self._file.written_ranges,
         )
         for item in items:
             if isinstance(item, ScanBatch):
@@ -325,8 +334,7 @@ class _RangeAudit:
 
         Records in a filler that have no units are not messages: RocketMQ truncated them and never overwrote them.
         """
-        at = filler.position - self._base + BLANK_HEADER_SIZE
-        hidden = kernels.find_record(self._data, self._base, at, len(self._data), True)
+        hidden = hidden_record(self._data, self._base, filler)
         if hidden < 0 or not self._has_units(hidden):
             return None
         size = self._base + hidden - filler.position
@@ -337,7 +345,9 @@ class _RangeAudit:
 
     def _has_units(self, position: int) -> bool:
         """Whether any record of the first batch from `position` on has its unit."""
-        rows, _, _ = kernels.walk(self._data, self._base, position, len(self._data), False, self._topics, _ROWS)
+        rows = next(
+            valid_rows(self._data, self._base, position, len(self._data), topics=self._topics), np.empty(0, ROW)
+        )
         kernels.tag_codes(self._data, self._base, rows, self._delay_levels)
         check = self._unit_check()
         check.check(rows)

@@ -8,22 +8,21 @@ between the two.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
 import numpy as np
 
-from penstock.format.constants import BLANK_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_SIZE, MIN_RECORD_SIZE_V2
+from penstock.format.constants import BLANK_MAGIC
 from penstock.format.damage_placeholder import find_placeholders
 from penstock.format.kernels import Bools, Rows, Topics
+from penstock.format.record_layout import physical_offset_of, size_and_magic, size_of_parts
 from penstock.format.scan import Damage
 from penstock.format.scan_rows import Reason
-from penstock.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, host_sizes
+from penstock.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit import finding_kinds
-from penstock.store.audit.files import is_zero
 from penstock.store.audit.findings import FindingKind
 from penstock.store.file_io import FileMap
 
@@ -135,8 +134,6 @@ def join_run(runs: list[FaultRun], new: FaultRun) -> None:
 
 # -- damaged bytes ------------------------------------------------------------------------------------------------
 
-_INT = struct.Struct(">i")
-_LONG = struct.Struct(">q")
 _BY_REASON = {
     Reason.BAD_MAGIC: finding_kinds.RECORD_MAGIC,
     Reason.BAD_SIZE: finding_kinds.RECORD_SIZE,
@@ -172,9 +169,8 @@ def diagnose(file: FileMap, base: int, damage: Damage) -> Diagnosis:
 
 def _classify(file: FileMap, at: int, damage: Damage) -> tuple[FindingKind, str]:
     data, reason = file.view, damage.reason
-    magic = int.from_bytes(data[at + 4 : at + 8], "big")
-    stored = _INT.unpack_from(data, at)[0] if at + 4 <= len(data) else 0
-    if reason is Reason.UNWRITTEN and is_zero(file, at, at + damage.size):
+    stored, magic = size_and_magic(bytes(data[at : at + 8]).ljust(8, b"\0"))
+    if reason is Reason.UNWRITTEN and file.nonzero_end(at, at + damage.size) == at:
         return finding_kinds.LOG_HOLE, "nothing was written here, but records follow"
     if magic == BLANK_MAGIC:
         return (
@@ -184,30 +180,12 @@ def _classify(file: FileMap, at: int, damage: Damage) -> tuple[FindingKind, str]
     if reason in (Reason.BAD_SIZE, Reason.BEYOND_END):
         return finding_kinds.RECORD_SIZE, f"the record claims {stored} bytes, but {len(data) - at} are left in the file"
     if reason is Reason.BAD_POSITION:
-        (position,) = _LONG.unpack_from(data, at + 28)
-        return finding_kinds.RECORD_POSITION, f"the record claims to be at {position}"
+        return finding_kinds.RECORD_POSITION, f"the record claims to be at {physical_offset_of(data, at)}"
     if reason is Reason.BAD_LENGTHS:
-        parts = _length_of_parts(data, at)
+        parts = size_of_parts(data, at)
         if parts is not None and parts == damage.size != stored:
             return finding_kinds.RECORD_SIZE, f"the record claims {stored} bytes, but its parts add up to {parts}"
         return finding_kinds.RECORD_LENGTHS, f"the parts of the record do not add up to its {stored} bytes"
     if reason is Reason.BAD_CRC:
         return finding_kinds.RECORD_CRC, "the body does not match the CRC in its record"
     return _BY_REASON[reason], f"0x{magic:08x} is not a record's magic"
-
-
-def _length_of_parts(data: memoryview, at: int) -> int | None:
-    """Returns the record size that the lengths of its parts add up to; None if they are negative or exceed the file."""
-    fixed, digits = MIN_RECORD_SIZE, 1
-    if int.from_bytes(data[at + 4 : at + 8], "big") == MESSAGE_MAGIC_V2:
-        fixed, digits = MIN_RECORD_SIZE_V2, 2
-    born_size, store_size = host_sizes(_INT.unpack_from(data, at + 36)[0])
-    length, position = born_size + store_size - 16, at + 68 + born_size + store_size
-    for size in (4, digits, 2):
-        if not at <= position <= len(data) - size:
-            return None
-        part = int.from_bytes(data[position : position + size], "big", signed=True)
-        if part < 0:
-            return None
-        length, position = length + part, position + size + part
-    return fixed + length

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from penstock.format import kernels
-from penstock.format.scan_rows import Reason
+from penstock.format.scan import valid_rows
 from penstock.store.atomic_files import finish_swap
 from penstock.store.commit_log import CommitLog
 from penstock.store.deleted_topics import read_deleted_topics
@@ -38,8 +38,6 @@ from penstock.store.recovery import Recovery, RecoveryReport, StartParts
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter
 from penstock.store.store_parts import Engine
-
-_ROWS = 65_536
 
 
 class AppendOnlyStart:
@@ -170,19 +168,11 @@ def _restore_next_offsets(
     end = log.queue.wrote_offset
     position = max(state.position, log.min_offset)
     meter = ProgressMeter(on_progress, DISPATCH, end - position)
-    while position < end:
-        file = log.queue.find(position)
-        assert file is not None, "a log has no holes"
-        base, stop = file.from_offset, min(end - file.from_offset, file.size)
-        rows, reached, reason = kernels.walk(file.map.view, base, position - base, stop, False, topics, _ROWS)
-        _raise_next_offsets(log, rows, topics, deleted)
-        if reason == Reason.BLANK:
-            reached = file.size
-        elif reason not in (Reason.STOP, Reason.FULL):
-            following = kernels.find_record(file.map.view, base, reached + 1, stop, True)
-            reached = stop if following < 0 else following
-        meter.add(base + reached - position)
-        position = base + reached
+    for file in log.queue.files:
+        base = file.from_offset
+        for rows in valid_rows(file.map.view, base, max(position - base, 0), end - base, topics=topics):
+            _raise_next_offsets(log, rows, topics, deleted)
+            meter.add(int(rows["size"].sum()))
 
 
 def _raise_next_offsets(log: CommitLog, rows: kernels.Rows, topics: kernels.Topics, deleted: dict[str, int]) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
+from penstock.format.record_layout import size_and_magic
 from penstock.format.scan_rows import Reason
 from penstock.store.consume_queue import ConsumeQueue, count_valid, view_units
 from penstock.store.consume_queues import ConsumeQueues
@@ -173,7 +174,7 @@ class QueueTail:
         if file is None:
             return True  # deleted by retention, or missing: not a torn unit
         at, data = offset - file.from_offset, file.map.view
-        if at + size > file.size or int.from_bytes(data[at : at + 4], "big") != size:
+        if at + size > file.size or size_and_magic(data, at)[0] != size:
             return False
         return kernels.check_record(data, at, file.from_offset, False) == Reason.STOP
 

@@ -27,9 +27,9 @@ import msgspec
 import numpy as np
 
 from penstock.errors import disk_refused
-from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry, IndexHeader
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, copy_units
+from penstock.format.scan import row_at
 from penstock.store.atomic_files import remove_all
 from penstock.store.audit.queue_coverage import CoveredRun, QueueName
 from penstock.store.copy_on_write_files import OverlayFiles
@@ -244,7 +244,7 @@ class _QueueCompletion:
         if log is None:
             return 0
         at = offset - log.from_offset
-        rows, _, _ = kernels.walk(log.map.view, log.from_offset, at, at + 1, False, None, 1)
+        rows = row_at(log.map.view, log.from_offset, at)
         return int(rows["store_timestamp"][0]) if len(rows) else 0
 
 

@@ -27,8 +27,9 @@ from penstock.store.damage import MayExceed, Quarantine
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.readonly.geometry import fit_to_damaged
 from penstock.store.readonly.tail import StoreTail
-from penstock.store.repair.target import RepairTarget, fit_sizes, open_target
+from penstock.store.repair.target import RepairTarget, open_target
 from penstock.store.settings import Settings
 
 _RANGES: Final = 8
@@ -218,7 +219,7 @@ def open_into_folder(
     real = files or Files()
     if any(real.names(each) for each in (output.consume_queue, output.index)):
         raise BadSettings(f"--into {into}: the folder already has queues or an index; give another one")
-    fitted = fit_sizes(settings, OverlayFiles(), layout)
+    fitted = fit_to_damaged(settings, OverlayFiles(), layout)
     if real.lock_owner(layout.lock):
         log = _live_log_facts(layout, fitted.settings)
     else:

@@ -24,6 +24,7 @@ import msgspec
 from penstock.format import kernels
 from penstock.format.checkpoint import Checkpoint
 from penstock.format.constants import MESSAGE_MAGIC, MESSAGE_MAGIC_V2
+from penstock.format.record_layout import size_and_magic
 from penstock.format.scan import is_unpublished
 from penstock.format.scan_rows import Reason
 from penstock.store.atomic_files import read_checksummed, write_checksummed
@@ -178,7 +179,7 @@ class LogRecovery:
         if not safe:
             return self._file_of_note(state)
         for number in range(len(files) - 1, 0, -1):
-            magic = int.from_bytes(files[number].map.view[4:8], "big")
+            _, magic = size_and_magic(files[number].map.view)
             if magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
                 stored = self._records.store_timestamp(files[number].from_offset)
                 if 0 < stored <= safe:
@@ -212,7 +213,7 @@ class LogRecovery:
     def _find_torn(self) -> None:
         for file in self._queue.files:
             position = max(self.end - file.from_offset, 0)
-            if position < file.size and (used := file.nonzero_end(position)) > position:
+            if position < file.size and (used := file.map.nonzero_end(position)) > position:
                 self._torn.append((file, used))
 
     def _is_removed_whole(self, file: MappedFile) -> bool:

@@ -36,13 +36,13 @@ from penstock.format import kernels
 from penstock.format.damage_placeholder import is_placeholder
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, is_ext_address
 from penstock.format.record import Record, decode_record
+from penstock.format.record_layout import belongs_to, size_and_magic
 from penstock.format.scan_rows import Reason
 from penstock.store.consume_queue import ConsumeQueue, GapInQueue
 from penstock.store.damage import DamagedRange, Quarantine
 from penstock.store.dispatch_state import DispatchState, FileSizes, QueueNote
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import FolderListing, file_name, list_data_files
-from penstock.store.record_reader import belongs_to
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter, RecoveryReport
@@ -71,7 +71,7 @@ class _InspectedQueue(msgspec.Struct):
     @property
     def files_aside(self) -> list[Path]:
         """Files that hold data and will be quarantined, last first."""
-        mapped = [file.path for file in self.removed if file.nonzero_end(0)]
+        mapped = [file.path for file in self.removed if file.map.nonzero_end(0)]
         stay = {*self.shape.valid_start, self.shape.unfinished}
         listed = {*self.shape.offsets, *self.shape.wrong_sizes, *self.shape.misplaced}
         others = sorted(listed - stay, reverse=True)
@@ -137,7 +137,7 @@ class QueueRecovery:
             last = queue.files.last
             if last is not None and not self._live:
                 position = min(last.wrote + inspected.torn * UNIT_SIZE, last.size)
-                used = last.nonzero_end(position) if position < last.size else position
+                used = last.map.nonzero_end(position) if position < last.size else position
                 if used > position and not (inspected.past_log and not inspected.distrusted):
                     inspected.aside, inspected.distrusted = (last, position, used), True
 
@@ -184,7 +184,7 @@ class QueueRecovery:
             return False  # a record never crosses a file end
         if kernels.check_record(data, 0, offset, False) != Reason.STOP:
             return offset < log.walked_from  # not walked, so it may be damage that is not known yet
-        if int.from_bytes(data[:4], "big") != size:
+        if size_and_magic(data)[0] != size:
             return False
         if belongs_to(data, queue.topic_bytes, queue.queue_id, number):
             return True

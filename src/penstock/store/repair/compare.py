@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from penstock.errors import BadStore
 from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader
-from penstock.format.queue_unit import MAX_EXT_ADDRESS, NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
+from penstock.format.queue_unit import MAX_EXT_ADDRESS, NO_RECORD_SIZE, UNIT_SIZE, Units
 from penstock.store.audit.files import ItemTable
-from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.consume_queue import ConsumeQueue, unit_pages
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.file_io import Files
@@ -126,16 +126,7 @@ def _wrong(old: Units, built: Units, log_begin: int, damage: Sequence[DamagedRan
 
 def units_between(queue: ConsumeQueue, first: int, stop: int) -> Units:
     """Returns a copy of the units first … stop - 1, with pre-blank units for those that have no file."""
-    pieces: list[Units] = []
-    while first < stop:
-        page = queue.page(first, stop - first)
-        if page is None:
-            per_file = queue.files.file_size // UNIT_SIZE
-            page = np.zeros(min(stop, first - first % per_file + per_file) - first, UNIT)
-            page["size"] = NO_RECORD_SIZE
-        pieces.append(page)
-        first += len(page)
-    return np.concatenate(pieces)
+    return np.concatenate([units for _, units in unit_pages(queue, first, stop)])
 
 
 def find_lost(queue: ConsumeQueue, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, LostMessages]]:

@@ -16,7 +16,6 @@ Two faults pass every check of a single record. The scan finds them by comparing
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,13 +24,13 @@ import msgspec
 import numpy as np
 
 from penstock.format import kernels
-from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.damage_placeholder import find_placeholders
 from penstock.format.kernels import Rows
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
-from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, scan
+from penstock.format.record_layout import LONG, store_timestamp_at
+from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, hidden_record, row_at, scan
 from penstock.format.scan_rows import Reason
-from penstock.format.sys_flag import enters_queue, host_sizes
+from penstock.format.sys_flag import enters_queue
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit.queue_coverage import QueueCover, union, without
 from penstock.store.audit.records import DAY_MS, EARLIEST_MS
@@ -41,9 +40,6 @@ from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.repair.compare import OldQueues, QueueName, units_between
 from penstock.store.repair.report import Progress, no_progress
-
-_LONG = struct.Struct(">q")
-_BORN_HOST_AT = 48
 
 
 class WrongTime(NamedTuple):
@@ -75,7 +71,7 @@ class WrongTimes:
         for row, is_wrong in zip(rows, wrong.tolist(), strict=True):
             time = int(row["store_timestamp"])
             if is_wrong:
-                at = _BORN_HOST_AT + host_sizes(int(row["sys_flag"]))[0]
+                at = store_timestamp_at(int(row["sys_flag"]))
                 self._run.append(WrongTime(int(row["physical_offset"]), int(row["size"]), at, time, self._before))
                 continue
             self._end_run(time)
@@ -95,7 +91,7 @@ class WrongTimes:
 
 def set_time(file: MappedFile, wrong: WrongTime) -> None:
     """Writes the corrected time into the record."""
-    _LONG.pack_into(file.map.view, wrong.physical_offset - file.from_offset + wrong.time_at, wrong.corrected)
+    LONG.pack_into(file.map.view, wrong.physical_offset - file.from_offset + wrong.time_at, wrong.corrected)
 
 
 # -- the scan -----------------------------------------------------------------------------------------------------
@@ -344,8 +340,7 @@ class _Walk:
         Such a filler is damage. Records in a filler without units are hidden: RocketMQ truncated them, so they must not
         come back.
         """
-        at, size = filler.position - base + BLANK_HEADER_SIZE, len(view)
-        hidden = kernels.find_record(view, base, at, size, True)
+        size, hidden = len(view), hidden_record(view, base, filler)
         if hidden < 0:
             return None
         if self._has_units(base + hidden, base + size):
@@ -469,7 +464,7 @@ def _misplaced_at(sequences: QueueSequences, log: MappedFileQueue, offset: int, 
     if file is None:
         return None
     at = offset - file.from_offset
-    rows, _, _ = kernels.walk(file.map.view, file.from_offset, at, at + 1, True, sequences.topics, 1)
+    rows = row_at(file.map.view, file.from_offset, at, check_crc=True, topics=sequences.topics)
     if not len(rows) or int(rows["size"][0]) != size or find_placeholders(rows, sequences.topics.name):
         return None
     row = rows[0]

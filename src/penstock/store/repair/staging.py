@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.errors import disk_refused
-from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
+from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE, pack_unit
+from penstock.format.record_layout import is_filler
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Placeholders
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
@@ -178,9 +179,8 @@ class Staging:
         if placeholder is None or offset < sum(placeholder):
             return placeholder
         size = self.log.queue.file_size
-        filler = self.log.read(sum(placeholder), BLANK_HEADER_SIZE) or bytes(BLANK_HEADER_SIZE)
-        is_filler = int.from_bytes(filler[4:], "big") == BLANK_MAGIC
-        return placeholder if is_filler and sum(placeholder) // size == offset // size else None
+        following = self.log.read(sum(placeholder), BLANK_HEADER_SIZE) or bytes(BLANK_HEADER_SIZE)
+        return placeholder if is_filler(following) and sum(placeholder) // size == offset // size else None
 
     def sync(self) -> None:
         """Syncs everything that was built. Raises StoreFailed."""

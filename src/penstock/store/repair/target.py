@@ -1,10 +1,4 @@
-"""The store that a repair or a rebuild works on: a locked store, or a view for a dry run.
-
-File sizes are inferred as in an audit. A single log file cannot be compared with others. If it ends with a filler, its
-size is correct. Otherwise the dispatch note (`dispatch_state.py`) has the full size. Without a note the file's size is
-accepted if the last record does not run past the end of the file. If the geometry of the index files is unknown, the
-index is left alone.
-"""
+"""The store that a repair or a rebuild works on: a locked store, or a view for a dry run."""
 
 from __future__ import annotations
 
@@ -15,56 +9,18 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import BadStore, StoreInUse, disk_refused
-from penstock.format.scan_rows import Reason
 from penstock.store.atomic_files import finish_swap
-from penstock.store.audit.files import NumberedFile, infer_sizes, list_store
 from penstock.store.copy_on_write_files import RehearsalFiles
 from penstock.store.damage import MayExceed, Quarantine
-from penstock.store.dispatch_state import read_state
 from penstock.store.external_dispatch.coordination import acquire_job_lock, is_external, refuse_while_job_runs
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout, allow_many_files
 from penstock.store.lock import HeldLocks, StoreLock
 from penstock.store.message_store import MessageStore
-from penstock.store.readonly.geometry import FittedSettings, where_records_end
+from penstock.store.readonly.geometry import fit_to_damaged
 from penstock.store.repair.report import Progress
 from penstock.store.settings import Settings
 from penstock.store.sink.recovery import resolve_pending_batch
-
-
-def fit_sizes(settings: Settings, files: Files, layout: Layout) -> FittedSettings:
-    """Returns settings that fit the store's files. Raises BadStore if the size of the log files is unknown."""
-    store_files = list_store(files, layout)
-    state = read_state(files, layout.dispatched)
-    noted = None if state is None else state.sizes
-    fitted, geometry = infer_sizes(settings, store_files, noted)
-    if len(store_files.log.files) == 1 and "mapped_file_size_commit_log" not in settings.given:
-        size = _size_of_only_file(files, store_files.log.files[0], None if noted is None else noted.commit_log)
-        if size:
-            fitted = fitted.with_changes(mapped_file_size_commit_log=size)
-    if geometry is not None:
-        return FittedSettings(fitted.with_changes(max_hash_slot_num=geometry.slots, max_index_num=geometry.items))
-    problem = (
-        f"{layout.index} was left alone: its files have {store_files.index.files[0].size} bytes, which fits no known "
-        "geometry; give the one they were created with (--set maxHashSlotNum=... --set maxIndexNum=...)"
-    )
-    return FittedSettings(fitted.with_changes(message_index_enable=False), problem)
-
-
-def _size_of_only_file(files: Files, file: NumberedFile, noted: int | None) -> int | None:
-    if not file.size or file.size == noted:
-        return noted
-    at, reason = where_records_end(files, file.path)
-    if reason == Reason.BLANK or (noted is None and reason != Reason.BEYOND_END):
-        return file.size
-    if noted is None:
-        raise BadStore(
-            "the file was cut short: its last record runs past its end, and its full size is unknown; give it with "
-            "--set mappedFileSizeCommitLog=...",
-            path=file.path,
-            offset=at,
-        )
-    return noted
 
 
 class RepairTarget(msgspec.Struct, frozen=True):
@@ -151,7 +107,7 @@ def open_target(
         if lock is not None and is_external(real, layout):  # otherwise a job refuses to start
             job_lock = acquire_job_lock(real, layout)
         finish_swap(real, layout)
-        fitted = fit_sizes(settings, real, layout)
+        fitted = fit_to_damaged(settings, real, layout)
         with contextlib.suppress(BadStore):  # the start at the end does it, once the log files have the right sizes
             resolve_pending_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
         max_bytes = settings.quarantine_max_bytes

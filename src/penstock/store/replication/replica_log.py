@@ -11,12 +11,15 @@ once, with `DamagedOnTheWay`. If the bytes at the same offset are invalid again,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreFailed
 from penstock.format import kernels
-from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
+from penstock.format.constants import BLANK_HEADER_SIZE
+from penstock.format.record_layout import is_filler, size_and_magic
+from penstock.format.scan import next_valid, valid_rows
 from penstock.format.scan_rows import Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues
@@ -47,6 +50,7 @@ class ReplicaLog:
         """Whether the next bytes, up to the end of the file, belong to a filler."""
         self._refused_at = -1
         """Physical offset of the last refused bytes; -1 if none were refused."""
+        self._refusal = ""
 
     @property
     def end(self) -> int:
@@ -61,11 +65,17 @@ class ReplicaLog:
         """Drops the partial record. Must be called after a disconnect. The next bytes start at `end`."""
         self._partial = b""
 
+    def refuse(self, reason: str) -> None:
+        """From now on `append` raises StoreFailed: the store can no longer keep what it acknowledges. Thread-safe."""
+        self._refusal = reason
+
     def append(self, offset: int, *pieces: bytes | memoryview) -> None:
         """Appends consecutive pieces of the master's log, all within one file. The first piece begins at `offset`.
 
         Keeps no reference to the pieces. Raises BytesRefused, DamagedOnTheWay or StoreFailed.
         """
+        if self._refusal:
+            raise StoreFailed(self._refusal, path=self._log.queue.folder)
         size = self._log.queue.file_size
         if self._partial:
             expected = self._partial_at + len(self._partial)
@@ -86,7 +96,10 @@ class ReplicaLog:
         self._append_valid(base, memoryview(data))
 
     def _append_valid(self, base: int, data: memoryview) -> None:
-        """Appends whole records and fillers of `data`, which begins at `base`. Keeps a partial record in memory."""
+        """Appends whole records and fillers of `data`, which begins at `base`. Keeps a partial record in memory.
+
+        Walks by itself: where `data` ends, the next bytes are still on their way, and what is no record is refused.
+        """
         at, file_end = 0, base + self._log.queue.file_size - base % self._log.queue.file_size
         while at < len(data):
             if self._is_filler:
@@ -106,8 +119,8 @@ class ReplicaLog:
                 if base + len(data) < file_end:
                     self._keep_partial(base + at, data[at:])
                     return
-            elif int.from_bytes(data[at + 4 : at + 8], "big") == BLANK_MAGIC:
-                if int.from_bytes(data[at : at + 4], "big") != file_end - base - at:
+            elif is_filler(data, at):
+                if size_and_magic(data, at)[0] != file_end - base - at:
                     raise BytesRefused(
                         f"a log file of the master does not end at {file_end}; mappedFileSizeCommitLog must be the "
                         "same on both sides"
@@ -123,7 +136,7 @@ class ReplicaLog:
         if self._refused_at != base + at:
             self._refused_at = base + at
             raise DamagedOnTheWay(f"the master's bytes at {base + at} are not a valid message; asking for them again")
-        following = kernels.find_record(data, base, at + 1, len(data), True)
+        following = next_valid(data, base, at + 1, len(data))
         stop = len(data) if following < 0 else following
         if following < 0 and stop - at < _MAX_PARTIAL and base + stop < file_end:
             self._keep_partial(base + at, data[at:])
@@ -161,22 +174,9 @@ def last_record(log: CommitLog, queues: ConsumeQueues) -> tuple[int, bytes] | No
 
 
 def _last_record_in(view: memoryview, base: int, start: int) -> tuple[int, bytes] | None:
-    max_rows, last = 65_536, None
-    at = start
     with view:
-        while at < len(view):
-            rows, reached, reason = kernels.walk(view, base, at, len(view), True, None, max_rows)
-            if len(rows):
-                offset, size = int(rows["physical_offset"][-1]), int(rows["size"][-1])
-                last = offset, bytes(view[offset - base : offset - base + size])
-            if reason != Reason.FULL:
-                following = (
-                    -1
-                    if reason in (Reason.STOP, Reason.BLANK)
-                    else kernels.find_record(view, base, reached + 1, len(view), True)
-                )
-                if following < 0:
-                    return last
-                reached = following
-            at = reached
-    return last
+        last = deque(valid_rows(view, base, start, len(view), check_crc=True), maxlen=1)
+        if not last:
+            return None
+        offset, size = last[0][["physical_offset", "size"]][-1].item()
+        return offset, bytes(view[offset - base : offset - base + size])

@@ -19,7 +19,6 @@ from penstock.errors import StoreFailed
 from penstock.format.constants import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.prepare import PutRefused
-from penstock.store.settings import BrokerRole
 from penstock.store.store_parts import Engine
 
 ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
@@ -38,19 +37,19 @@ class TopicCleaner:
         self._deleted_topics = engine.deleted_topics
         self._external = engine.only_appends
         """Whether another process removes the queue files."""
-        self._is_slave = engine.settings.broker_role is BrokerRole.SLAVE
         self.gate = Lock()
         """Held by each call, and by the cleaner during a pass."""
 
     def load(self) -> None:
-        """Reads the list of deleted topics. Callers must call it before they load the queues.
-
-        In a slave, dispatch from now on calls `restart_queue` for a queue that restarts at offset 0.
-        """
+        """Reads the list of deleted topics. Callers must call it before they load the queues."""
         ends = self._deleted_topics.load(None if self._external else self._layout)
         self._dispatcher.set_deleted(ends, self._deleted_topics.restarts)
-        if self._is_slave and not self._external:
-            self._dispatcher.on_restart(self.restart_queue)
+        self.on_role()
+
+    def on_role(self) -> None:
+        """Adjusts to the store's role: in a slave, dispatch calls `restart_queue` for a queue that restarts at 0."""
+        is_slave = self._log.role.takes_replica_bytes
+        self._dispatcher.on_restart(self.restart_queue if is_slave and not self._external else None)
 
     def delete_topic(self, topic: str) -> bool:
         """See `MessageStore.delete_topic`."""

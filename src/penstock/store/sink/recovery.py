@@ -14,24 +14,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from penstock.clock import now_ms
-from penstock.format import kernels
-from penstock.format.scan_rows import Reason
+from penstock.format.scan import valid_rows
 from penstock.store.atomic_files import write_checksummed
 from penstock.store.damage import Quarantine
 from penstock.store.dispatch_state import read_state
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
-from penstock.store.log_walk import next_valid
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MAX_MISSING_IN_A_ROW, FolderListing, MappedFileQueue, file_name
 from penstock.store.sink.journal import Intent, Journal, find_mark, read_journal, write_journal
-
-_ROWS: Final = 65_536
 
 
 def resolve_pending_batch(files: Files, layout: Layout, file_size: int) -> str:
@@ -105,14 +100,8 @@ def _only_batch_follows(files: Files, layout: Layout, pending: Intent, shape: Fo
 
 def _holds_others(file: MappedFile, position: int, born_timestamp: int) -> bool:
     """Whether a record at or after `position` in the file has another born timestamp."""
-    code: int = Reason.FULL
-    while position < file.size and code != Reason.BLANK:
-        rows, position, code = kernels.walk(file.map.view, file.from_offset, position, file.size, False, None, _ROWS)
-        if (rows["born_timestamp"] != born_timestamp).any():
-            return True
-        if code not in (Reason.FULL, Reason.STOP, Reason.BLANK):
-            position = next_valid(file, position, file.size)
-    return False
+    batches = valid_rows(file.map.view, file.from_offset, position, file.size, written=file.map.written_ranges)
+    return any((rows["born_timestamp"] != born_timestamp).any() for rows in batches)
 
 
 # -- truncating ------------------------------------------------------------------------------------------------------

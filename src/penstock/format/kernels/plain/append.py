@@ -52,7 +52,7 @@ class Appender:
         self.hosts: dict[str, bytes] = {}
         """Known hosts as text, each with its bytes."""
         self.newest_timestamp = 0
-        self.count = self.bytes_appended = self.slowest_ns = 0
+        self.count = self.bytes_appended = self.slowest_ns = self.total_ns = 0
         self.latency_counts = [0] * 12
         """How many messages took up to 1, 2, 5, 10, 20, 50, 100, 200, 500 ms, 1 s, 5 s, and longer."""
 

@@ -6,7 +6,6 @@ text. A text outside the data raises ValueError.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
@@ -18,10 +17,10 @@ from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.hosts import IPV4_HOST_SIZE, IPV6_HOST_SIZE, decode_host
 from penstock.format.kernels.plain.record import checked_rows, examine, view_of, walk, writable_view_of
 from penstock.format.kernels.types import Buffer, Ints, Longs, Rows, WritableBuffer
+from penstock.format.record_layout import physical_offset_of
 from penstock.format.scan_rows import ROW, Reason
 
 _MAX_LONG = 2**63 - 1
-_POSITION = struct.Struct(">q")
 _HOST_ROOM = {IPV4_HOST_SIZE: 26, IPV6_HOST_SIZE: 58}  # the most bytes of a host as text
 
 
@@ -87,7 +86,7 @@ def loose_rows(data: Buffer, start: int, check_crc: bool, room: Rows) -> tuple[i
     while at < len(view):
         if count >= len(rows):
             return count, at, Reason.FULL
-        physical_offset = _POSITION.unpack_from(view, at + 28)[0] if len(view) - at >= MIN_RECORD_SIZE else 0
+        physical_offset = physical_offset_of(view, at) if len(view) - at >= MIN_RECORD_SIZE else 0
         reason, row = examine(view, at, max(0, physical_offset) - at, check_crc)
         if row is None:
             return count, at, reason

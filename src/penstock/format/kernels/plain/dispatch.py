@@ -24,6 +24,7 @@ from penstock.format.kernels.plain.record import (
 )
 from penstock.format.kernels.types import Buffer, Ints, Longs, QueuePart, Rows, UnitRun, WritableBuffer
 from penstock.format.queue_unit import UNIT, UNIT_SIZE
+from penstock.format.record_layout import physical_offset_of
 from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import (
     TRANSACTION_COMMIT,
@@ -32,7 +33,6 @@ from penstock.format.sys_flag import (
     TRANSACTION_ROLLBACK,
 )
 
-_LONG = struct.Struct(">q")
 _DELAY_LEVEL = re.compile(rb"([+-]?)0*([0-9]{1,10})")
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 _KEY = struct.Struct("<iqq")  # hash, physical offset, store timestamp
@@ -47,8 +47,7 @@ def find_property(data: Buffer, at: int, name: bytes) -> bytes | None:
     view = view_of(data)
     if at < 0 or at + MIN_RECORD_SIZE > len(view):
         raise ValueError(f"no record starts at {at}")
-    (physical_offset,) = _LONG.unpack_from(view, at + 28)
-    reason, row = examine(view, at, physical_offset - at, check_crc=False)
+    reason, row = examine(view, at, physical_offset_of(view, at) - at, check_crc=False)
     if row is None:
         raise ValueError(f"no record starts at {at}: {reason.name}")
     properties_at, size = at + row[17], row[6]

@@ -27,16 +27,21 @@ from penstock.format.constants import (
 )
 from penstock.format.kernels.types import Buffer, Rows, Topics, WritableBuffer
 from penstock.format.properties import decode_properties
+from penstock.format.record_layout import (
+    BORN_HOST_AT,
+    HEAD,
+    LONG,
+    MIDDLE,
+    SIZE_AND_MAGIC,
+    physical_offset_of,
+    size_and_magic,
+    store_timestamp_at,
+)
 from penstock.format.scan_rows import ROW, Reason
 from penstock.format.sys_flag import host_sizes
 
-_HEAD = struct.Struct(">iIiiiqqiq")  # size, magic, CRC, queue id, flag, both offsets, sysFlag, born timestamp
-_AFTER_HEAD = struct.Struct(">iiiqqiq")  # the same without size and magic
-_LONG = struct.Struct(">q")
-_MIDDLE = struct.Struct(">iqi")  # reconsume times, prepared transaction offset, body length
-_SIZE_MAGIC = struct.Struct(">iI")
+_AFTER_MAGIC = struct.Struct(">iiiqqiq")  # the rest of HEAD
 _ANY_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94", re.DOTALL)
-_BORN_HOST_AT = 48
 _MAX_INT = 2**31 - 1
 
 
@@ -141,13 +146,13 @@ def encode_record(
     try:
         rest = b"".join(
             (
-                _AFTER_HEAD.pack(
+                _AFTER_MAGIC.pack(
                     crc32(body_bytes), queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp
                 ),
                 born_host,
-                _LONG.pack(store_timestamp),
+                LONG.pack(store_timestamp),
                 store_host,
-                _MIDDLE.pack(reconsume_times, prepared_transaction_offset, len(body_bytes)),
+                MIDDLE.pack(reconsume_times, prepared_transaction_offset, len(body_bytes)),
                 body_bytes,
                 len(topic).to_bytes(1, "big"),
                 topic,
@@ -189,7 +194,7 @@ def _publish(out: WritableBuffer, at: int, size: int, magic: int) -> None:
     if size < BLANK_HEADER_SIZE:
         raise ValueError(f"{size} bytes are not a record")
     check_room(view, at, size)
-    header = _SIZE_MAGIC.pack(size, magic)
+    header = SIZE_AND_MAGIC.pack(size, magic)
     view[at : at + 4] = header[:4]
     view[at + 4 : at + 8] = header[4:]
 
@@ -298,13 +303,12 @@ def record_fields(data: Buffer, at: int) -> tuple[Any, ...] | int:
     view = whole[at:]
     if len(view) < MIN_RECORD_SIZE:
         return int(check_record(view, 0, 0, False)) if view else Reason.BEYOND_END
-    (physical_offset,) = _LONG.unpack_from(view, 28)
-    rows, _, reason = walk(view, physical_offset, 0, 1, False, None, 1)
+    rows, _, reason = walk(view, physical_offset_of(view), 0, 1, False, None, 1)
     if not len(rows):
         return reason
     row = {name: int(rows[0][name]) for name in rows.dtype.names or ()}
     born_size, store_size = host_sizes(row["sys_flag"])
-    stored_at = _BORN_HOST_AT + born_size + 8
+    store_host_at = store_timestamp_at(row["sys_flag"]) + LONG.size
 
     def part(name: str) -> bytes:
         return bytes(view[row[f"{name}_at"] : row[f"{name}_at"] + row[f"{name}_length"]])
@@ -318,9 +322,9 @@ def record_fields(data: Buffer, at: int) -> tuple[Any, ...] | int:
         row["flag"],
         row["sys_flag"],
         row["born_timestamp"],
-        bytes(view[_BORN_HOST_AT : _BORN_HOST_AT + born_size]),
+        bytes(view[BORN_HOST_AT : BORN_HOST_AT + born_size]),
         row["store_timestamp"],
-        bytes(view[stored_at : stored_at + store_size]),
+        bytes(view[store_host_at : store_host_at + store_size]),
         row["reconsume_times"],
         row["prepared_transaction_offset"],
         decode_properties(part("properties")),
@@ -342,8 +346,8 @@ def examine(view: memoryview, at: int, base: int, check_crc: bool) -> tuple[Reas
     left = len(view) - at
     if left < BLANK_HEADER_SIZE:
         return (Reason.BAD_SIZE if any(view[at:]) else Reason.UNWRITTEN), None
-    magic = int.from_bytes(view[at + 4 : at + 8], "big")  # read first, because it is stored last
-    size = int.from_bytes(view[at : at + 4], "big", signed=True)
+    _, magic = size_and_magic(view, at)  # read before the size, because it is stored last
+    size, _ = size_and_magic(view, at)
     if magic == 0:
         return Reason.UNWRITTEN, None
     if magic == BLANK_MAGIC:
@@ -358,7 +362,7 @@ def examine(view: memoryview, at: int, base: int, check_crc: bool) -> tuple[Reas
         return Reason.BAD_SIZE, None
     if size > left:
         return Reason.BEYOND_END, None
-    _, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = _HEAD.unpack_from(view, at)
+    _, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = HEAD.unpack_from(view, at)
     if physical_offset != base + at:
         return Reason.BAD_POSITION, None
 
@@ -366,13 +370,13 @@ def examine(view: memoryview, at: int, base: int, check_crc: bool) -> tuple[Reas
     room = size - (fixed - 16 + born_size + store_size)  # for body, topic and properties
     if room < 0:
         return Reason.BAD_LENGTHS, None
-    stored_at = _HEAD.size + born_size
+    stored_at = HEAD.size + born_size
     middle_at = stored_at + 8 + store_size
-    (stored,) = _LONG.unpack_from(view, at + stored_at)
-    reconsume_times, prepared, body_length = _MIDDLE.unpack_from(view, at + middle_at)
+    (stored,) = LONG.unpack_from(view, at + stored_at)
+    reconsume_times, prepared, body_length = MIDDLE.unpack_from(view, at + middle_at)
     if not 0 <= body_length <= room:
         return Reason.BAD_LENGTHS, None
-    body_at = middle_at + _MIDDLE.size
+    body_at = middle_at + MIDDLE.size
     topic_at = body_at + body_length + topic_digits
     topic_length = _signed(view[at + topic_at - topic_digits : at + topic_at])
     if not 0 <= topic_length <= room - body_length:
