@@ -94,7 +94,7 @@ class HeldPulls:
 
     def on_stored(self, topic: str, queue_id: int) -> None:
         """Schedules the dispatch of a message that was just put into a queue, if a pull is held there."""
-        if (topic, queue_id) in self._by_queue and not self._catch_up_scheduled:
+        if self._by_queue and (topic, queue_id) in self._by_queue and not self._catch_up_scheduled:
             self._catch_up_scheduled = True
             self._loop.call_soon(self._catch_up)
 

@@ -57,7 +57,7 @@ class PutOutcomes:
 
     def msg_id(self, physical_offset: int) -> str:
         """Returns the offset message id of a record: the store's host and the physical offset, in hex."""
-        return f"{self._host}{physical_offset:016X}"
+        return self._host + physical_offset.to_bytes(8).hex().upper()
 
     def msg_ids(self, physical_offsets: Sequence[int]) -> str:
         """Returns the offset message ids of a batch, joined by commas."""

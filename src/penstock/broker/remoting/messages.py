@@ -97,14 +97,14 @@ class SendReplies:
 
 def _send(call: Call, kind: type[SendMessage], replies: SendReplies) -> Handler:
     def send(connection: Connection, command: Command) -> Command | bytes | None:
-        request = command.read(kind)
+        request, answered = command.read(kind), not command.flag & ONE_WAY
         if command.version < V3_4_9:
             request.max_reconsume_times = None  # older clients send a number that means nothing
         try:
-            outcome = call(connection, request, command.body, not command.flag & ONE_WAY)
+            outcome = call(connection, request, command.body, answered)
         except Refusal as refusal:
             return replies.refuse(command, refusal)
-        if command.flag & ONE_WAY:
+        if not answered:
             return None
         if type(outcome) is not SendOutcome:
             _answer_later(outcome, connection, command, replies.reply)
