@@ -43,7 +43,7 @@ class WithoutSlots:
 
 
 def appender_of(message_type: type) -> Any:
-    return _compiled.Appender(message_type, tuple, None, None, "127.0.0.1:1", bytes(8), 1000, 2000)
+    return _compiled.Appender(message_type, tuple, None, None, "127.0.0.1:1", bytes(8), 1000, 2000, False)
 
 
 def test_the_compiled_appender_reads_messages_with_slots() -> None:

@@ -52,7 +52,7 @@ TOPICS = texts(b"orders", b"SCHEDULE_TOPIC_XXXX")
 
 
 def property_strings(rows: np.ndarray, keys=None, tags=None, given=None, delay_levels=None) -> list[bytes]:
-    data, _, bad = kernels.property_texts(rows, keys, tags, given, delay_levels, TOPICS, 1, 18)
+    data, _, bad = kernels.property_texts(rows, keys, tags, given, delay_levels, TOPICS, 1, 18, False)
     assert bad == -1
     return [
         bytes(data[at : at + length])
@@ -114,7 +114,7 @@ class TestPropertyTexts:
     )
     def test_the_first_row_that_cannot_be_stored_is_named(self, bad: dict) -> None:
         columns = {"keys": None, "tags": None, "given": None} | bad
-        assert kernels.property_texts(put_rows(2), *columns.values(), None, TOPICS, 1, 18)[2] == 1
+        assert kernels.property_texts(put_rows(2), *columns.values(), None, TOPICS, 1, 18, False)[2] == 1
 
     def test_the_longest_property_string_fits(self) -> None:
         (string,) = property_strings(put_rows(1), given=maps([(b"a", b"x" * 32_765)]))
@@ -143,7 +143,7 @@ class TestPropertyTexts:
 
     def test_rows_that_want_to_wait_are_counted(self) -> None:
         given = maps([(b"WAIT", b"false")], [(b"WAIT", b"true")], [(b"WAIT", b"")], None)
-        assert kernels.property_texts(put_rows(4), None, None, given, None, TOPICS, 1, 18)[1] == 3
+        assert kernels.property_texts(put_rows(4), None, None, given, None, TOPICS, 1, 18, False)[1] == 3
 
 
 words = st.sampled_from(
@@ -174,7 +174,7 @@ def test_both_twins_make_the_same_property_strings(rows: list[dict]) -> None:
     for twin in (_compiled, plain):
         table = put_rows(len(rows))
         table["topic"], table["queue_id"] = [row["topic"] for row in rows], [row["queue_id"] for row in rows]
-        data, waiting, bad = twin.property_texts(table, *columns, TOPICS, 1, 3)
+        data, waiting, bad = twin.property_texts(table, *columns, TOPICS, 1, 3, False)
         results.append((bytes(data), waiting, bad, table.tolist() if bad < 0 else None))
     assert results[0] == results[1]
 

@@ -23,6 +23,7 @@ BLANK_HEADER_SIZE: Final = 8  # size and magic of a filler (RocketMQ's blank); i
 MAX_TOPIC_LENGTH: Final = 127
 MAX_TOPIC_LENGTH_V2: Final = 255  # the limit of 5.x, and of the name of a queue's folder
 MAX_PROPERTIES_LENGTH: Final = 32_767
+RECORD_CRC: Final = b"__CRC32#\x010000000000\x02"  # 5.x: the last property has the record's CRC, its lowest digit first
 SECTOR_SIZE: Final = 512  # a disk writes a sector atomically
 
 
@@ -53,3 +54,4 @@ MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
 TRAN_MSG: Final = "TRAN_MSG"
 PGROUP: Final = "PGROUP"
 CLUSTER: Final = "CLUSTER"
+CRC32: Final = "__CRC32#"

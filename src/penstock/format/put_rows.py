@@ -39,13 +39,14 @@ class RowRefused(Exception):
 
 
 class PutLimits(msgspec.Struct, frozen=True):
-    """The store's limits in bytes, its number of delay levels, and the hosts that it writes into every record."""
+    """The store's limits in bytes, its number of delay levels, and what it writes into every record."""
 
     max_message_size: int
     max_record_size: int
     delay_levels: int
     born_host: bytes
     store_host: bytes
+    has_record_crc: bool = False
 
     @property
     def sys_flag(self) -> int:
@@ -174,9 +175,11 @@ def _set_properties(
 ) -> tuple[Buffer, bool]:
     """Returns the concatenated property strings of all rows, and whether any row waits for the flush."""
     given = (columns.keys, columns.tags, columns.properties, columns.delay_level)
-    if all(column is None for column in given):
+    if all(column is None for column in given) and not limits.has_record_crc:
         return b"", True
-    texts, waiting, bad = kernels.property_texts(rows, *given, topics, schedule_topic, limits.delay_levels)
+    texts, waiting, bad = kernels.property_texts(
+        rows, *given, topics, schedule_topic, limits.delay_levels, limits.has_record_crc
+    )
     if bad >= 0:
         raise RowRefused(bad)
     return texts, waiting > 0

@@ -202,6 +202,7 @@ class PutPath:
             max_message_size=self._settings.max_message_size,
             max_record_size=self._settings.max_record_size,
             delay_levels=self._levels,
+            has_record_crc=self._settings.enabled_append_prop_crc,
         )
         if batch and (transaction_type(message.sys_flag) != TRANSACTION_NONE or prepared.delayed):
             raise PutRefused(PutStatus.MESSAGE_ILLEGAL, "a message of a batch may be neither transactional nor delayed")

@@ -254,6 +254,7 @@ def _plan(batch: pa.RecordBatch, settings: Settings) -> PutRows:
         len(settings.delay_levels),
         encode_host(Message("", b"").born_host),
         encode_host(settings.store_host),
+        settings.enabled_append_prop_crc,
     )
     try:
         columns = PutBatch(batch)
@@ -276,6 +277,7 @@ def _explain(columns: PutBatch, refused: RowRefused, settings: Settings) -> PutR
             max_message_size=settings.max_message_size,
             max_record_size=settings.max_record_size,
             delay_levels=len(settings.delay_levels),
+            has_record_crc=settings.enabled_append_prop_crc,
         )
     except PutRefused as why:
         return why

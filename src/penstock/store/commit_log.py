@@ -62,6 +62,7 @@ class CommitLog:
             encode_host(settings.store_host),
             settings.max_message_size,
             settings.max_record_size,
+            settings.enabled_append_prop_crc,
         )
         """The fast path into the log; other modules only read its counters."""
         self.appender.queues = self._next_offsets

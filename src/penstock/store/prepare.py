@@ -11,17 +11,19 @@ import msgspec
 
 from penstock.errors import BadMessage
 from penstock.format.constants import (
+    CRC32,
     DELAY,
     KEYS,
     MAX_PROPERTIES_LENGTH,
     REAL_QID,
     REAL_TOPIC,
+    RECORD_CRC,
     SCHEDULE_TOPIC,
     TAGS,
     WAIT,
 )
 from penstock.format.hosts import encode_host
-from penstock.format.properties import check_property, encode_properties
+from penstock.format.properties import check_property, encode_properties, join_properties, split_properties
 from penstock.format.record import record_size
 from penstock.format.sys_flag import enters_queue, with_hosts
 from penstock.format.topics import check_topic
@@ -64,12 +66,19 @@ class PutRefused(Exception):
 
 
 def prepare(
-    message: Message, *, store_host: str, max_message_size: int, max_record_size: int, delay_levels: int
+    message: Message,
+    *,
+    store_host: str,
+    max_message_size: int,
+    max_record_size: int,
+    delay_levels: int,
+    has_record_crc: bool,
 ) -> Prepared:
     """Checks and encodes a message.
 
     `max_message_size` limits the body and `max_record_size` the whole record, in bytes. `delay_levels` is the number of
-    levels. Raises PutRefused with MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED.
+    levels. With `has_record_crc` the properties end with RECORD_CRC, whose digits the log will set. Raises PutRefused
+    with MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED.
     """
     try:
         check_topic(message.topic)
@@ -78,6 +87,8 @@ def prepare(
             check_property(name, value)
         topic, queue_id, delayed = route(message, properties, delay_levels)
         encoded = encode_property_text(message, properties) or encode_properties(properties)
+        if has_record_crc:
+            encoded = join_properties(encoded, RECORD_CRC)
         host = message.store_host or store_host
         born_host, store_host_bytes = encode_host(message.born_host), encode_host(host)
     except BadMessage as error:
@@ -119,8 +130,12 @@ def prepare(
 
 
 def collect_properties(message: Message) -> dict[str, str]:
-    """Returns the message's properties, including keys, tags, delay level and wait flag. Raises BadMessage."""
+    """Returns the message's properties, including keys, tags, delay level and wait flag. Raises BadMessage.
+
+    Leaves out CRC32, as RocketMQ 5 does: only the store may set it.
+    """
     properties = dict(message.properties or {})
+    properties.pop(CRC32, None)
     if message.keys:
         keys = message.keys
         properties[KEYS] = keys if isinstance(keys, str) else " ".join(keys)
@@ -136,11 +151,14 @@ def collect_properties(message: Message) -> dict[str, str]:
 
 
 def encode_property_text(message: Message, properties: dict[str, str]) -> bytes:
-    """Returns `property_text` encoded; empty if the message has none. Raises BadMessage."""
-    if message.property_text and properties.keys() - {WAIT}:
+    """Returns `property_text` encoded, without CRC32; empty if the message has none. Raises BadMessage."""
+    text = message.property_text
+    if text and properties.keys() - {WAIT}:
         raise BadMessage("a message has its properties either as property_text or one by one, not both")
+    if CRC32 in text:
+        return encode_properties({name: value for name, value in split_properties(text).items() if name != CRC32})
     try:
-        return message.property_text.encode("utf-8", "surrogateescape")
+        return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise BadMessage("property_text holds text that UTF-8 cannot express") from None
 

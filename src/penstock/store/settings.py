@@ -118,6 +118,13 @@ class Settings:
     max_message_size: Annotated[
         int, PUT("bytes of the largest body; the whole record may have 64 KiB more", low=1, dev=512 << 10)
     ] = 4 << 20
+    enabled_append_prop_crc: Annotated[
+        bool,
+        PUT(
+            "each record ends with its own CRC as a property, as in RocketMQ 5; it covers topic and properties, too",
+            name="enabledAppendPropCRC",
+        ),
+    ] = False
     os_page_cache_busy_time_out_mills: Annotated[
         int, PUT("a put answers OS_PAGECACHE_BUSY while another holds the put lock for longer, ms")
     ] = 1000

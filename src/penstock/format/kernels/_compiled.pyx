@@ -79,6 +79,10 @@ cdef extern from "byte_order.h":
 cdef extern from "crc32.h":
     void crc_init() noexcept nogil
     uint32_t crc_of(const uint8_t* p, int64_t size) noexcept nogil
+    int RECORD_CRC_SIZE
+    bint ends_with_record_crc(const uint8_t* properties, int64_t length) noexcept nogil
+    void seal_record(uint8_t* record, int32_t size, int32_t magic) noexcept nogil
+    bint is_sealed(const uint8_t* record, int32_t size, int32_t magic) noexcept nogil
 
 cdef extern from *:
     """

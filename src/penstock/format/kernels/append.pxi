@@ -4,6 +4,14 @@
 
 # -- property strings ----------------------------------------------------------------------------------------
 
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    extern void *memmem(const void *, size_t, const void *, size_t);
+    #endif
+    """
+    void* memmem(const void* text, size_t size, const void* wanted, size_t wanted_size) noexcept nogil
+
 cdef enum:
     MAX_PIECES = 64
 
@@ -32,6 +40,8 @@ cdef int collect_pieces(properties, keys, tags, whole, Piece* pieces, int64_t* t
             PyErr_Clear()
             return -1
         total[0] = pieces[0].size
+        if memmem(pieces[0].text, pieces[0].size, b"__CRC32#", 8) != NULL:  # the general path removes it
+            return -1
         return -1 if keys or tags or properties else 1
     if properties is not None and PyDict_Size(properties):
         if 2 * PyDict_Size(properties) > MAX_PIECES - 8:
@@ -86,6 +96,7 @@ cdef bint is_special(Piece* name) noexcept nogil:
         (name.size == 4 and (not memcmp(name.text, "KEYS", 4) or not memcmp(name.text, "TAGS", 4)
                              or not memcmp(name.text, "WAIT", 4)))
         or (name.size == 5 and not memcmp(name.text, "DELAY", 5))
+        or (name.size == 8 and not memcmp(name.text, "__CRC32#", 8))
     )
 
 
@@ -180,6 +191,7 @@ cdef class Appender:
     store_host        the same in its 8 or 20 bytes
     max_body_bytes    the largest body
     max_record_bytes  the largest record
+    has_record_crc    whether each record gets RECORD_CRC, with its CRC, as its last property
 
     Raises BadSettings if a field of `message_type` is not a slot.
     """
@@ -211,6 +223,7 @@ cdef class Appender:
     cdef str store_host_text
     cdef bytes store_host
     cdef int64_t max_body_bytes, max_record_bytes
+    cdef bint has_record_crc
     cdef Py_buffer target
     cdef Py_buffer marks
     cdef bint attached
@@ -224,7 +237,7 @@ cdef class Appender:
 
     def __init__(
         self, message_type, result_type, ok, clock, str store_host_text, bytes store_host, max_body_bytes,
-        max_record_bytes,
+        max_record_bytes, bint has_record_crc,
     ):
         self.message_type = message_type
         self.result_type = result_type
@@ -234,6 +247,7 @@ cdef class Appender:
         self.store_host = store_host
         self.max_body_bytes = max_body_bytes
         self.max_record_bytes = max_record_bytes
+        self.has_record_crc = has_record_crc
         self.queues = {}
         self.hosts = {}
         self.wake = self.page_need = _noop
@@ -317,6 +331,7 @@ cdef class Appender:
         cdef Py_ssize_t topic_size, body_size, born_size, store_size
         cdef Piece[MAX_PIECES] pieces
         cdef int count
+        cdef bint needs_separator = False
         cdef PyObject* found
         cdef PyObject* topic
         cdef PyObject* body
@@ -389,6 +404,11 @@ cdef class Appender:
         )
         if count < 0:
             return -1
+        if self.has_record_crc:
+            needs_separator = properties_size > 0 and (
+                pieces[count - 1].size == 0 or pieces[count - 1].text[pieces[count - 1].size - 1] != 2
+            )
+            properties_size += needs_separator + RECORD_CRC_SIZE
         size = 75 + born_size + store_size + body_size + topic_size + properties_size
         if (
             body_size > self.max_body_bytes or size > self.max_record_bytes or properties_size > 32767
@@ -426,6 +446,10 @@ cdef class Appender:
         p += 1 + topic_size
         store16(p, <int16_t>properties_size)
         write_pieces(p + 2, pieces, count)
+        if self.has_record_crc:
+            if needs_separator:
+                p[2 + properties_size - RECORD_CRC_SIZE - 1] = 2
+            seal_record(<uint8_t*>self.target.buf + at, <int32_t>size, MESSAGE_MAGIC)
         if publish:
             store_head(<uint8_t*>self.target.buf + at, <int32_t>size, MESSAGE_MAGIC)
         offsets[<object>queue_id_object] = queue_offset + 1

@@ -205,6 +205,7 @@ cdef struct Properties:     # the columns that property strings are built from, 
     const int64_t* delay_levels
     int32_t schedule_topic
     int64_t level_count
+    bint has_record_crc
     Entry* entries
     int64_t used
     int32_t* places         # hash table by name for rows with many properties: number + 1, 0 if free
@@ -286,6 +287,8 @@ cdef bint collect_map(Properties* work, int64_t i) noexcept nogil:
             return False
         if contains(work.names, number, 1) or contains(work.names, number, 2):
             return False
+        if size == 8 and memcmp(text_of(work.names, number), b"__CRC32#", 8) == 0:
+            continue
         if many:
             entry = hashed_entry(work, text_of(work.names, number), size)
         else:
@@ -452,9 +455,15 @@ cdef int64_t write_texts(Properties* work, uint8_t* out, int64_t* used, int64_t*
             return i
         waiting[0] += waits_for_flush(work)
         size = size_of_entries(work)
+        if work.has_record_crc:
+            size += (size > 0) + RECORD_CRC_SIZE
         if size > 32767:
             return i
         write_entries(out + at, work, i)
+        if work.has_record_crc:
+            if size > RECORD_CRC_SIZE:
+                out[at + size - RECORD_CRC_SIZE - 1] = 2
+            memcpy(out + at + size - RECORD_CRC_SIZE, b"__CRC32#\x010000000000\x02", RECORD_CRC_SIZE)
         work.rows[i].properties_at = at
         work.rows[i].properties_length = <int32_t>size
         at += size
@@ -484,14 +493,19 @@ cdef int64_t max_bytes(const Properties* work) noexcept nogil:
         for i in range(work.topics.count):
             topic = max(topic, length_of(work.topics, i))
         size += work.count * (7 + 20 + 12 + topic + 10 + 20)  # DELAY, REAL_TOPIC, REAL_QID
+    if work.has_record_crc:
+        size += work.count * (1 + RECORD_CRC_SIZE)
     return size
 
 
-def property_texts(rows, keys, tags, properties, delay_levels, topics, int32_t schedule_topic, int64_t level_count):
+def property_texts(
+    rows, keys, tags, properties, delay_levels, topics, int32_t schedule_topic, int64_t level_count, bint has_record_crc
+):
     """Builds the property strings of all rows; returns (the strings end to end, rows that wait for a flush, bad row).
 
-    Fills properties_at and properties_length, and moves delayed rows to the queues of the schedule topic. The bad row
-    is the first that cannot be stored, or -1; with a bad row the other results are meaningless.
+    With `has_record_crc` each string ends with RECORD_CRC, whose digits `encode_puts` will set. Fills properties_at and
+    properties_length, and moves delayed rows to the queues of the schedule topic. The bad row is the first that cannot
+    be stored, or -1; with a bad row the other results are meaningless.
     """
     cdef _Array puts = _Array(rows, _PUT_ROW, True)
     cdef _Array delays
@@ -506,6 +520,7 @@ def property_texts(rows, keys, tags, properties, delay_levels, topics, int32_t s
     work.topics = &topic_texts.c
     work.schedule_topic = schedule_topic
     work.level_count = level_count
+    work.has_record_crc = has_record_crc
     for i in range(-1, work.count):
         if not 0 <= (schedule_topic if i < 0 else work.rows[i].topic) < topic_texts.c.count:
             raise ValueError("the topic of a row is not one of the topics")
@@ -714,6 +729,8 @@ cdef void write_puts(
         p += 1 + topic_size
         store16(p, <int16_t>row.properties_length)
         copy_short(p + 2, properties + row.properties_at, row.properties_length)
+        if ends_with_record_crc(p + 2, row.properties_length):
+            seal_record(start, row.size, MESSAGE_MAGIC)
         p = start + row.size
         physical_offset += row.size
         if number:

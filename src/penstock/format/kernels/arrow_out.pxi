@@ -598,11 +598,15 @@ cdef int split_pairs(
     int32_t* offsets, Names* known, Pieces* names, Pieces* values,
 ) noexcept nogil:
     cdef int64_t i
+    cdef const uint8_t* end
     offsets[0] = 0
     for i in range(count):
         if lengths[i] > 0:
             known.mask = mask_for(lengths[i])
-            if split_row(data, limit, data + places[i], data + places[i] + lengths[i], known, names, values) < 0:
+            end = data + places[i] + lengths[i]
+            if ends_with_record_crc(data + places[i], lengths[i]):
+                end -= RECORD_CRC_SIZE
+            if split_row(data, limit, data + places[i], end, known, names, values) < 0:
                 return -1
         if names.count > MAX_INT:
             return -1
@@ -621,8 +625,8 @@ cdef int64_t mask_for(int64_t length) noexcept nogil:
 def split_properties(data, places, lengths):
     """Splits property strings; each name comes once, in the order of first appearance, with its last value.
 
-    Returns (number of each text's first property and the end, places and lengths of the names, places and lengths of
-    the values).
+    Leaves out the CRC of the record. Returns (number of each text's first property and the end, places and lengths of
+    the names, places and lengths of the values).
     """
     cdef _Places texts = _Places(data, places, lengths)
     cdef Pieces names, values

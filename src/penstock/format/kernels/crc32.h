@@ -1,4 +1,4 @@
-/* CRC-32 (polynomial 0xEDB88320, as zlib's) of a record's body. Included by _compiled.pyx.
+/* CRC-32 (polynomial 0xEDB88320, as zlib's) of a record's body, and of a whole record. Included by _compiled.pyx.
 
    Two implementations with the same result: carry-less multiplication where the processor has it (x86-64 with PCLMUL
    and SSE 4.1), table lookups elsewhere. Call crc_init once before crc_of. */
@@ -111,15 +111,58 @@ static void crc_init(void) {
 #endif
 }
 
+/* Continues the CRC `c`, which is kept inverted, over further bytes. */
+static inline uint32_t crc_continue(uint32_t c, const uint8_t *p, int64_t size) {
+#ifdef PENSTOCK_X86
+    if (crc_can_fold && size >= 16) return crc_by_folding(c, p, size);
+#endif
+    return crc_by_tables(c, p, size);
+}
+
 /* The CRC with its top bit cleared, as a record stores it. */
 static uint32_t crc_of(const uint8_t *p, int64_t size) {
-    uint32_t c = 0xFFFFFFFFu;
-#ifdef PENSTOCK_X86
-    if (crc_can_fold && size >= 16) c = crc_by_folding(c, p, size);
-    else
-#endif
-    c = crc_by_tables(c, p, size);
-    return (c ^ 0xFFFFFFFFu) & 0x7FFFFFFFu;
+    return (crc_continue(0xFFFFFFFFu, p, size) ^ 0xFFFFFFFFu) & 0x7FFFFFFFu;
+}
+
+/* A record's own CRC, in its last property: `__CRC32#` 0x01, ten decimal digits, the lowest first, 0x02. It covers the
+   record without this property. */
+#define RECORD_CRC_SIZE 20
+#define RECORD_CRC_DIGITS 10
+static const char record_crc_name[] = "__CRC32#\x01";
+
+/* Whether a property string of `length` bytes ends with a record's CRC. The separator before it is not looked at: the
+   CRC covers it. */
+static inline int ends_with_record_crc(const uint8_t *properties, int64_t length) {
+    const uint8_t *p = properties + length - RECORD_CRC_SIZE;
+    return length >= RECORD_CRC_SIZE && p[RECORD_CRC_SIZE - 1] == 2 && memcmp(p, record_crc_name, 9) == 0;
+}
+
+/* The CRC of a record of `size` bytes. Its size and magic, which are stored last, are passed as they will be. */
+static uint32_t record_crc(const uint8_t *record, int32_t size, int32_t magic) {
+    const uint32_t s = (uint32_t)size, m = (uint32_t)magic;
+    const uint8_t head[8] = {s >> 24, s >> 16, s >> 8, s, m >> 24, m >> 16, m >> 8, m};
+    const uint32_t c = crc_by_tables(0xFFFFFFFFu, head, 8);
+    return (crc_continue(c, record + 8, size - 8 - RECORD_CRC_SIZE) ^ 0xFFFFFFFFu) & 0x7FFFFFFFu;
+}
+
+/* Writes the property with the CRC into the last bytes of a record that is complete but for its size and magic. */
+static void seal_record(uint8_t *record, int32_t size, int32_t magic) {
+    uint32_t crc = record_crc(record, size, magic);
+    uint8_t *p = record + size - RECORD_CRC_SIZE;
+    memcpy(p, record_crc_name, 9);
+    for (int i = 0; i < RECORD_CRC_DIGITS; i++, crc /= 10) p[9 + i] = '0' + crc % 10;
+    p[RECORD_CRC_SIZE - 1] = 2;
+}
+
+/* Whether the CRC in the last property of a record fits the record. */
+static int is_sealed(const uint8_t *record, int32_t size, int32_t magic) {
+    const uint8_t *digits = record + size - 1 - RECORD_CRC_DIGITS;
+    uint64_t crc = 0;
+    for (int i = RECORD_CRC_DIGITS - 1; i >= 0; i--) {
+        if (digits[i] < '0' || digits[i] > '9') return 0;
+        crc = crc * 10 + (digits[i] - '0');
+    }
+    return crc == record_crc(record, size, magic);
 }
 
 #endif

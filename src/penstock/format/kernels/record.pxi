@@ -305,8 +305,8 @@ def encode_record(
 ):
     """Writes a V1 record at out[at:] and returns its size in bytes; stores size and magic only if `publish_now`.
 
-    Timestamps are in milliseconds. Raises ValueError, or OverflowError if a number does not fit its field, before
-    anything is written.
+    If the properties end with RECORD_CRC, its digits become the record's CRC. Timestamps are in milliseconds. Raises
+    ValueError, or OverflowError if a number does not fit its field, before anything is written.
     """
     cdef Py_ssize_t born_size = PyBytes_GET_SIZE(born_host), store_size = PyBytes_GET_SIZE(store_host)
     cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), properties_size = PyBytes_GET_SIZE(properties)
@@ -348,6 +348,8 @@ def encode_record(
             p += 1 + topic_size
             store16(p, <int16_t>properties_size)
             memcpy(p + 2, PyBytes_AS_STRING(properties), properties_size)
+            if ends_with_record_crc(p + 2, properties_size):
+                seal_record(<uint8_t*>target.buf + at, <int32_t>size, MESSAGE_MAGIC)
             if publish_now:
                 store_head(<uint8_t*>target.buf + at, <int32_t>size, MESSAGE_MAGIC)
         finally:
@@ -527,8 +529,12 @@ cdef int examine(
         return BAD_LENGTHS
     row.properties_length = properties_length
     row.body_crc = load32(p + 8)
-    if check_crc and body_length and <int32_t>crc_of(p + row.body_at, body_length) != row.body_crc:
-        return BAD_CRC
+    if check_crc:
+        if ends_with_record_crc(p + row.properties_at, properties_length):  # it covers the body, too
+            if not is_sealed(p, size, magic):
+                return BAD_CRC
+        elif body_length and <int32_t>crc_of(p + row.body_at, body_length) != row.body_crc:
+            return BAD_CRC
     row.physical_offset = physical_offset
     row.queue_offset = load64(p + 20)
     row.store_timestamp = load64(p + 48 + born_size)
@@ -691,9 +697,14 @@ cdef enum:
 
 
 cdef bint lost_sector(const uint8_t* data, int64_t at, const Row* row) noexcept nogil:
-    """Whether a sector's share of the record's topic and properties is all zero; see `first_torn`."""
+    """Whether a sector's share of the record's topic and properties is all zero; see `first_torn`.
+
+    False for a record with a CRC of its own, which says for certain what this can only guess.
+    """
     cdef int64_t end = at + row.size - (0 if row.properties_length else 2)
     cdef int64_t sector = (at + row.topic_at + SECTOR - 1) // SECTOR * SECTOR, i
+    if ends_with_record_crc(data + at + row.properties_at, row.properties_length):
+        return False
     while sector < end:
         i = sector
         while i < end and i < sector + SECTOR and data[i] == 0:
@@ -756,8 +767,10 @@ def find_valid_end(data, int64_t base, int64_t start, int64_t stop, bint check_c
 
 
 cdef dict properties_of(const uint8_t* text, int64_t size):
-    """Returns all properties as a dict. The last of duplicates wins; empty names and values are left out."""
+    """Returns all properties but the record's CRC. The last of duplicates wins; empty names and values are left out."""
     cdef dict properties = {}
+    if ends_with_record_crc(text, size):
+        size -= RECORD_CRC_SIZE
     cdef const uint8_t* end = text + size
     cdef const uint8_t* piece_end
     cdef const uint8_t* equals

@@ -26,6 +26,7 @@ class Appender:
     store_host        the same in its 8 or 20 bytes
     max_body_bytes    the largest body
     max_record_bytes  the largest record
+    has_record_crc    whether each record gets RECORD_CRC, with its CRC, as its last property
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Appender:
         store_host: bytes,
         max_body_bytes: int,
         max_record_bytes: int,
+        has_record_crc: bool,
     ) -> None:
         self.is_open = False
         """False while another thread appends, or while appends are not allowed: everything is declined."""

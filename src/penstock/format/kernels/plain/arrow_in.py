@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from penstock.format.constants import MAX_PROPERTIES_LENGTH, MAX_TOPIC_LENGTH, MIN_RECORD_SIZE
+from penstock.format.constants import CRC32, MAX_PROPERTIES_LENGTH, MAX_TOPIC_LENGTH, MIN_RECORD_SIZE, RECORD_CRC
 from penstock.format.hosts import IPV4_HOST_SIZE
 from penstock.format.kernels.plain.record import check_room, encode_record, view_of, writable_view_of
 from penstock.format.kernels.types import (
@@ -32,6 +32,7 @@ from penstock.format.sys_flag import host_sizes
 
 _LEVEL = re.compile(rb"-?[0-9]{1,10}")
 _SEPARATOR = re.compile(rb"[\x01\x02]")
+_CRC32 = CRC32.encode()
 
 
 def property_texts(
@@ -43,11 +44,13 @@ def property_texts(
     topics: TextColumn,
     schedule_topic: int,
     level_count: int,
+    has_record_crc: bool,
 ) -> tuple[npt.NDArray[np.uint8], int, int]:
     """Builds the property strings of all rows; returns (the strings end to end, rows that wait for a flush, bad row).
 
-    Fills properties_at and properties_length, and moves delayed rows to the queues of the schedule topic. The bad row
-    is the first that cannot be stored, or -1; with a bad row the other results are meaningless.
+    With `has_record_crc` each string ends with RECORD_CRC, whose digits `encode_puts` will set. Fills properties_at and
+    properties_length, and moves delayed rows to the queues of the schedule topic. The bad row is the first that cannot
+    be stored, or -1; with a bad row the other results are meaningless.
     """
     count, names = len(_checked(rows)), _all_texts(topics)
     if not 0 <= schedule_topic < len(names) or (count and not _are_numbers_of(rows["topic"], names)):
@@ -71,6 +74,8 @@ def property_texts(
             found |= {b"DELAY": b"%d" % level, b"REAL_TOPIC": names[row["topic"]], b"REAL_QID": b"%d" % row["queue_id"]}
             row["topic"], row["queue_id"] = schedule_topic, level - 1
         text = b"\x02".join(b"%b\x01%b" % pair for pair in found.items() if pair[1])
+        if has_record_crc:
+            text = text + b"\x02" + RECORD_CRC if text else RECORD_CRC
         if len(text) > MAX_PROPERTIES_LENGTH:
             return np.empty(0, np.uint8), 0, len(texts)
         row["properties_at"], row["properties_length"] = at, len(text)
@@ -186,7 +191,7 @@ def _collect(
     pairs: list[tuple[bytes | None, bytes | None]], keys: list[bytes], tags: bytes | None, delay_level: int
 ) -> dict[bytes, bytes] | None:
     """Returns the properties of a row, or None if they cannot be stored. A column wins over a map entry of its name."""
-    found = {name or b"": value for name, value in pairs if value is not None}
+    found = {name or b"": value for name, value in pairs if value is not None and name != _CRC32}
     if keys:
         found[b"KEYS"] = b" ".join(keys)
     if tags:

@@ -15,7 +15,14 @@ import numpy.typing as npt
 
 from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.hosts import IPV4_HOST_SIZE, IPV6_HOST_SIZE, decode_host
-from penstock.format.kernels.plain.record import checked_rows, examine, view_of, walk, writable_view_of
+from penstock.format.kernels.plain.record import (
+    checked_rows,
+    examine,
+    view_of,
+    walk,
+    without_record_crc,
+    writable_view_of,
+)
 from penstock.format.kernels.types import Buffer, Ints, Longs, Rows, WritableBuffer
 from penstock.format.record_layout import physical_offset_of
 from penstock.format.scan_rows import ROW, Reason
@@ -133,11 +140,12 @@ def split_keys(data: Buffer, places: Longs, lengths: Ints) -> tuple[Ints, Longs,
 def split_properties(data: Buffer, places: Longs, lengths: Ints) -> tuple[Ints, Longs, Ints, Longs, Ints]:
     """Splits property strings; each name comes once, in the order of first appearance, with its last value.
 
-    Returns (number of each text's first property and the end, places and lengths of the names, places and lengths of
-    the values).
+    Leaves out the CRC of the record. Returns (number of each text's first property and the end, places and lengths of
+    the names, places and lengths of the values).
     """
     counts, names, values = [], [], []
-    for place, text in texts_of(data, places, lengths):
+    for place, whole in texts_of(data, places, lengths):
+        text = without_record_crc(whole)
         found: dict[bytes, tuple[int, tuple[int, int]]] = {}
         for name, value_at, value_length in _pairs(text):
             name_at, _ = found.get(name, (place + value_at - 1 - len(name), (0, 0)))

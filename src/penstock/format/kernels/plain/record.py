@@ -23,6 +23,7 @@ from penstock.format.constants import (
     MESSAGE_MAGIC_V2,
     MIN_RECORD_SIZE,
     MIN_RECORD_SIZE_V2,
+    RECORD_CRC,
     SECTOR_SIZE,
 )
 from penstock.format.kernels.types import Buffer, Rows, Topics, WritableBuffer
@@ -43,6 +44,7 @@ from penstock.format.sys_flag import host_sizes
 _AFTER_MAGIC = struct.Struct(">iiiqqiq")  # the rest of HEAD
 _ANY_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94", re.DOTALL)
 _MAX_INT = 2**31 - 1
+_RECORD_CRC = re.compile(rb"__CRC32#\x01.{10}\x02", re.DOTALL)
 
 
 def view_of(data: Buffer) -> memoryview:
@@ -101,6 +103,26 @@ def crc32(data: Buffer) -> int:
     return zlib.crc32(view_of(data)) & 0x7FFFFFFF
 
 
+def ends_with_record_crc(properties: bytes | memoryview) -> bool:
+    """Whether a property string ends with a record's CRC."""
+    return _RECORD_CRC.fullmatch(properties[-len(RECORD_CRC) :]) is not None
+
+
+def seal_record(record: memoryview, magic: int) -> None:
+    """Writes the CRC into the last property of a record that is complete but for its size and magic."""
+    record[-11:-1] = _digits(record_crc(record, magic))
+
+
+def _digits(crc: int) -> bytes:
+    return f"{crc:010}"[::-1].encode()
+
+
+def record_crc(record: memoryview, magic: int) -> int:
+    """Returns the CRC of a record without its last property. Size and magic count as they will be stored."""
+    crc = zlib.crc32(_SIZE_MAGIC.pack(len(record), magic))
+    return zlib.crc32(record[BLANK_HEADER_SIZE : -len(RECORD_CRC)], crc) & 0x7FFFFFFF
+
+
 def java_hash(text: str) -> int:
     """Returns Java's String.hashCode: a signed 32-bit number over UTF-16 code units."""
     code = 0
@@ -130,7 +152,8 @@ def encode_record(
 ) -> int:
     """Writes a V1 record at out[at:] and returns its size; its first 8 bytes only if `publish_now`.
 
-    Raises ValueError (OverflowError for a number that does not fit its field) before anything is written.
+    If the properties end with RECORD_CRC, its digits become the record's CRC. Raises ValueError (OverflowError for a
+    number that does not fit its field) before anything is written.
     """
     view = writable_view_of(out)
     body_bytes = view_of(body)
@@ -163,6 +186,8 @@ def encode_record(
     except struct.error as error:
         raise OverflowError(str(error)) from None
     view[at + BLANK_HEADER_SIZE : at + size] = rest
+    if ends_with_record_crc(properties):
+        seal_record(view[at : at + size], MESSAGE_MAGIC)
     if publish_now:
         publish(view, at, size)
     return size
@@ -260,6 +285,8 @@ def first_torn(data: Buffer, base: int, rows: Rows) -> int:
     suspects = crossing[(content[boundaries[crossing]] == 0) | (boundaries[crossing] + SECTOR_SIZE < ends[crossing])]
     for number in suspects.tolist():
         end = int(ends[number])
+        if ends_with_record_crc(view_of(data)[end - int(rows["properties_length"][number]) : end]):
+            continue  # its CRC says for certain what this can only guess
         for boundary in range(int(boundaries[number]), end, SECTOR_SIZE):
             if not content[boundary : min(boundary + SECTOR_SIZE, end)].any():
                 return int(number)
@@ -290,6 +317,11 @@ def find_record(data: Buffer, base: int, start: int, stop: int, check_crc: bool)
         if examine(view, at, base, check_crc)[0] in (Reason.STOP, Reason.BLANK):
             return at
     return -1
+
+
+def without_record_crc(properties: bytes) -> bytes:
+    """Returns a property string without the CRC of the record, if that is its last property."""
+    return properties[: -len(RECORD_CRC)] if ends_with_record_crc(properties) else properties
 
 
 def record_fields(data: Buffer, at: int) -> tuple[Any, ...] | int:
@@ -327,7 +359,7 @@ def record_fields(data: Buffer, at: int) -> tuple[Any, ...] | int:
         bytes(view[store_host_at : store_host_at + store_size]),
         row["reconsume_times"],
         row["prepared_transaction_offset"],
-        decode_properties(part("properties")),
+        decode_properties(without_record_crc(part("properties"))),
         part("body"),
         row["body_crc"],
     )
@@ -385,7 +417,10 @@ def examine(view: memoryview, at: int, base: int, check_crc: bool) -> tuple[Reas
     properties_length = _signed(view[at + properties_at - 2 : at + properties_at])
     if properties_length != room - body_length - topic_length:
         return Reason.BAD_LENGTHS, None
-    if check_crc and body_length and crc32(view[at + body_at : at + body_at + body_length]) != crc:
+    if check_crc and ends_with_record_crc(view[at + properties_at : at + size]):  # it covers the body, too
+        if bytes(view[at + size - 11 : at + size - 1]) != _digits(record_crc(view[at : at + size], magic)):
+            return Reason.BAD_CRC, None
+    elif check_crc and body_length and crc32(view[at + body_at : at + body_at + body_length]) != crc:
         return Reason.BAD_CRC, None
     return Reason.STOP, (
         *(physical_offset, queue_offset, stored, born, prepared, 0),
