@@ -119,7 +119,7 @@ def _digits(crc: int) -> bytes:
 
 def record_crc(record: memoryview, magic: int) -> int:
     """Returns the CRC of a record without its last property. Size and magic count as they will be stored."""
-    crc = zlib.crc32(_SIZE_MAGIC.pack(len(record), magic))
+    crc = zlib.crc32(SIZE_AND_MAGIC.pack(len(record), magic))
     return zlib.crc32(record[BLANK_HEADER_SIZE : -len(RECORD_CRC)], crc) & 0x7FFFFFFF
 
 
