@@ -19,8 +19,8 @@
     …            1 + n    topic (V2: 2 + n)
     …            2 + n    properties
 
-bodyCRC covers the body only: not the header, the topic or the properties. A record that ends with the property RECORD_CRC
-has a CRC of everything before that property.
+bodyCRC covers the body only: not the header, the topic or the properties. A record that ends with the property
+RECORD_CRC has a CRC of everything before that property.
 
 The functions take the position `at` of a record in `data`. They check nothing, and raise struct.error if the bytes of a
 field are not all there. To check a record, use the kernels.
