@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -472,14 +472,14 @@ class MessageStore:
 
         `tags` is a tag expression such as `a || b`; None selects all messages.
         """
-        started = time.perf_counter()
+        started = perf_counter()
         end = self.watermarks.visible
         if self._closed or self.dispatcher.position < end:
             self.catch_up()
         wanted = EVERYTHING if tags is None else tags if isinstance(tags, TagFilter) else TagFilter(tags)
         page = self._pages.get(topic, queue_id, offset, max_messages, wanted, end)
         self._check_open()
-        self.statistics.count_get(page, time.perf_counter() - started)
+        self.statistics.count_get(page, perf_counter() - started)
         return page
 
     def try_get(
@@ -489,13 +489,14 @@ class MessageStore:
 
         The newest messages are missing until the dispatch thread reaches them, or `try_catch_up` succeeds.
         """
-        started = time.perf_counter()
+        started = perf_counter()
         try:
             page = self._pages.get(topic, queue_id, offset, max_messages, tags, self.watermarks.visible, True)
         except NotResident:
             return ColdRead(partial(self.get, topic, queue_id, offset, max_messages, tags))
-        self._check_open()
-        self.statistics.count_get(page, time.perf_counter() - started)
+        if self._closed:
+            self._check_open()
+        self.statistics.count_get(page, perf_counter() - started)
         return page
 
     def read_cold(self, read: Callable[[], T], key: Hashable) -> Future[T]:
@@ -521,12 +522,12 @@ class MessageStore:
         even below both limits; `next_begin_offset` continues it. `columns` are names of
         `penstock.format.arrow_schema.MESSAGE_SCHEMA`; None selects all columns.
         """
-        started = time.perf_counter()
+        started = perf_counter()
         reader = self._arrow_reader(columns)
         self.catch_up()
         status_page = self._pages.get(topic, queue_id, offset, 0, EVERYTHING, self.watermarks.visible)
         page = reader.read_page(self.queues.find(topic, queue_id), status_page, offset, max_messages, max_bytes)
-        self.statistics.count_arrow_page(page, time.perf_counter() - started)
+        self.statistics.count_arrow_page(page, perf_counter() - started)
         return page
 
     def log_arrow(

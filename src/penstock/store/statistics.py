@@ -46,6 +46,8 @@ class RetentionFigures(msgspec.Struct, frozen=True):
 
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
 _WINDOW = 60
+_QUICK_S = LATENCY_BOUNDS_MS[0] / 1000
+_FOUND = GetStatus.FOUND
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -92,10 +94,7 @@ class _Latencies:
 
     def add(self, seconds: float, count: int = 1) -> None:
         self.seconds += seconds * count
-        if seconds <= 0.001:  # most are
-            self.counts[0] += count
-        else:
-            self.counts[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += count
+        self.counts[bisect_left(LATENCY_BOUNDS_MS, seconds * 1000)] += count
         if seconds > self.slowest:
             self.slowest = seconds
 
@@ -113,8 +112,11 @@ class Statistics:
         self._appender_answers = True
         """Whether a put ends with its append on the fast path, so that the appender's latencies are those of puts."""
         self._general_puts = self._general_bytes = self.put_failed = 0
-        self.get_total = self.get_found = self.got_messages = self.got_bytes = 0
-        self._puts, self._gets = _Latencies(), _Latencies()
+        self.get_found = self.get_missed = self.got_messages = self.got_bytes = 0
+        self._puts, self._slow_gets = _Latencies(), _Latencies()
+        self._quick_seconds = 0.0
+        """The sum of the latencies of all gets in the lowest class, which most are in: they are not counted one by
+        one."""
         self._samples: deque[tuple[float, int, int, int]] = deque(maxlen=_WINDOW)
         self.sample()
 
@@ -150,21 +152,33 @@ class Statistics:
         """Number of messages stored, by the fast path and the general path."""
         return self._general_puts + self._appender.count
 
+    @property
+    def get_total(self) -> int:
+        return self.get_found + self.get_missed
+
     def count_get(self, page: Page, seconds: float) -> None:
-        self.get_total += 1
-        self._gets.add(seconds)
-        if page.status is GetStatus.FOUND:
+        if seconds <= _QUICK_S:
+            self._quick_seconds += seconds
+        else:
+            self._slow_gets.add(seconds)
+        if page.status is _FOUND:
             self.get_found += 1
             self.got_messages += page.count
             self.got_bytes += len(page.data)
+        else:
+            self.get_missed += 1
 
     def count_arrow_page(self, page: ArrowPage, seconds: float) -> None:
-        self.get_total += 1
-        self._gets.add(seconds)
-        if page.status is GetStatus.FOUND:
+        if seconds <= _QUICK_S:
+            self._quick_seconds += seconds
+        else:
+            self._slow_gets.add(seconds)
+        if page.status is _FOUND:
             self.get_found += 1
             self.got_messages += page.batch.num_rows
             self.got_bytes += page.record_bytes
+        else:
+            self.get_missed += 1
 
     def sample(self) -> None:
         self._samples.append((time.monotonic(), self.put_total, self.get_total, self.got_messages))
@@ -182,6 +196,7 @@ class Statistics:
         then, puts, gets, messages = self._samples[0]
         seconds = max(time.monotonic() - then, 1e-3)
         put_bytes = self._general_bytes + self._appender.bytes_appended
+        slow = self._slow_gets.counts[1:]
         put_latencies, put_seconds = self._put_latencies()
         return Snapshot(
             started_ms=self.started_ms,
@@ -194,9 +209,9 @@ class Statistics:
             put_slowest_ms=max(self._puts.slowest * 1e3, self._appender.slowest_ns / 1e6),
             get_total=self.get_total,
             get_found=self.get_found,
-            get_missed=self.get_total - self.get_found,
-            get_latency_ms=_by_bound(self._gets.counts),
-            get_seconds=self._gets.seconds,
+            get_missed=self.get_missed,
+            get_latency_ms=_by_bound([self.get_total - sum(slow), *slow]),
+            get_seconds=self._slow_gets.seconds + self._quick_seconds,
             got_messages=self.got_messages,
             got_bytes=self.got_bytes,
             put_per_second=(self.put_total - puts) / seconds,
