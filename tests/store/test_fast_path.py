@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import running_on
+from support.stores import StoreHome
 
 from penstock.format import kernels
 from penstock.store import Message, MessageStore, PutResult, PutStatus, Settings
@@ -113,3 +114,11 @@ def test_properties_come_in_one_form_only(tmp_path: Path) -> None:
         result = store.put(Message("orders", b"x", tags="a", property_text="TAGS\x01a"))
     assert result.status is PutStatus.MESSAGE_ILLEGAL
     assert "not both" in result.reason
+
+
+def test_the_store_has_few_enough_attributes_to_be_read_fast(home: StoreHome) -> None:
+    """From 30 attributes on, CPython 3.11 no longer shares an object's keys: each put then takes 6 % more CPU."""
+    store = home.open()
+    assert len(vars(store)) < 30
+    assert store._put_path is not None
+    assert len(vars(store._put_path)) < 30

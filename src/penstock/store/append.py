@@ -47,7 +47,7 @@ class PutPath:
         self._log = engine.log
         self._flags = engine.flags
         self._statistics = statistics
-        self._wake_flush = wake_flush
+        self.wake_flush = wake_flush
         self._watermarks = engine.log.watermarks
         self._needs_no_ack = True
         self.on_role()
@@ -103,7 +103,7 @@ class PutPath:
             result = self._append([message], wait=False)[0][0]
         else:
             result = ordinary
-            self._wake_flush()
+            self.wake_flush()
         self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
         return result
 
@@ -181,7 +181,7 @@ class PutPath:
 
     def _appended(self, end_offset: int, *, wait: bool = True) -> int:
         """Wakes the flush thread. Returns the log offset to wait for; 0 if there is no need to wait."""
-        self._wake_flush()
+        self.wake_flush()
         return end_offset if wait and not self._needs_no_ack else 0
 
     def _check_state(self) -> None:

@@ -115,7 +115,7 @@ class CommitLog:
         return self._is_writable and self.role.accepts_puts
 
     def change_role(self, role: Role) -> None:
-        """Exchanges the role, inside `exclusive`. The caller then calls `Watermarks.end_former_waits` outside."""
+        """Exchanges the role, inside `exclusive`. The caller then calls `Watermarks.role_changed` outside."""
         self.watermarks.change_role(role)
         self._attach()
 

@@ -47,6 +47,7 @@ from penstock.store.external_dispatch.start import AppendOnlyStart
 from penstock.store.file_io import Files, NotResident
 from penstock.store.flush import FlushFailed, GroupCommit, LogSyncer, TimedCommit, TimedFlush
 from penstock.store.get import PageGetter
+from penstock.store.index import Index
 from penstock.store.layout import Layout, allow_many_files, refuse_other_engines
 from penstock.store.lock import NO_LOCKS, HeldLocks, StoreLock
 from penstock.store.mapped_file import TransientPool
@@ -82,7 +83,7 @@ from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.store_parts import Engine, only_appends
-from penstock.store.worker import Listeners, Worker, noop
+from penstock.store.worker import Worker, noop
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,11 +102,11 @@ class MessageStore:
 
     def __init__(self, root: Path, settings: Settings, files: Files, clock: Callable[[], int]) -> None:
         self.settings = settings
-        self.layout = layout = Layout.of(root, settings)
+        layout = Layout.of(root, settings)
         make_engine = append_only_engine if only_appends(settings, files) else Engine.inline
         self.engine = engine = make_engine(files, layout, settings, clock)
         self.flags, self.log, self.dispatcher = engine.flags, engine.log, engine.dispatcher
-        self.queues, self.index = engine.queues, engine.index
+        self.queues = engine.queues
         self.statistics = Statistics(clock(), self.log.appender)
         self.watermarks = self.log.watermarks
         self.replica_log: ReplicaLog | None = None
@@ -128,13 +129,21 @@ class MessageStore:
         self._pool: TransientPool | None = None
         self._threads: list[Worker] = []
         self._syncer = LogSyncer(self.log.queue, self.watermarks, self._checkpoint.set_log, self._fail)
-        self._wake_flush: Callable[[], None] = noop
-        self._role_listeners: Listeners[[Role]] = Listeners()
         self._put_path: PutPath | None = None
         self._put: Callable[[Message], PutResult] = self._refuse
         self._closed = False
         self.dead_threads: dict[str, str] = {}
         """The background threads that ended by an exception, each with that exception."""
+
+    @property
+    def layout(self) -> Layout:
+        """The paths of the store's files."""
+        return self.engine.layout
+
+    @property
+    def index(self) -> Index | None:
+        """None if messageIndexEnable is false."""
+        return self.engine.index
 
     # -- opening and closing ---------------------------------------------------------------------------------
 
@@ -225,12 +234,12 @@ class MessageStore:
         self.flags.on_change(self.log.set_open)
         self.log.on_append(self.dispatcher.wake)
         self.watermarks.on_advance(self.dispatcher.wake)
-        self._wake_flush = self._add_flush_threads()
+        wake_flush = self._add_flush_threads()
         flusher_type = CheckpointFlusher if engine.only_appends else DerivedFlusher
         self._threads.append(flusher_type(engine, self._checkpoint, self._notes, self.statistics, self._fail))
         self.retention = Retention(engine, self._topics, LogOnlyCleaner if engine.only_appends else DerivedCleaner)
         self._threads += self.retention.threads()
-        self._put_path = PutPath(engine, self.statistics, self._wake_flush)
+        self._put_path = PutPath(engine, self.statistics, wake_flush)
         self._put = self._put_path.put
         self.dispatcher.supervise(self._thread_died)
         self.dispatcher.start()
@@ -412,7 +421,7 @@ class MessageStore:
 
     def on_role_change(self, changed: Callable[[Role], object]) -> None:
         """Calls `changed` with the new role after each `change_role`, on the thread that changed it."""
-        self._role_listeners.add(changed)
+        self.watermarks.on_role_change(changed)
 
     def change_role(self, role: Role) -> None:
         """Exchanges the role of an open store. Its epoch must be higher than the present one.
@@ -431,9 +440,8 @@ class MessageStore:
                 pass
         except PutRefused as refused:
             raise StoreFailed(refused.reason, path=self.layout.root) from None
-        self.watermarks.end_former_waits()
         log.info("the role is %s in epoch %d", role, role.epoch)
-        self._role_listeners.notify(role)
+        self.watermarks.role_changed()
 
     def _try_change_role(self, role: Role, put_path: PutPath) -> bool:
         """Exchanges the role; returns False if a slave has received bytes meanwhile, which must be dispatched first."""
@@ -444,10 +452,9 @@ class MessageStore:
         with self.dispatcher.paused(), self.log.exclusive():
             if role.epoch <= self.role.epoch:
                 raise BadSettings(f"the epoch of the role must be above {self.role.epoch}, not {role.epoch}")
-            position = self.dispatcher.position
+            if takes_over and (position := self.dispatcher.position) < self.watermarks.appended:
+                return False
             if takes_over:
-                if position < self.watermarks.appended:
-                    return False
                 self.log.take_over(position, ((each.topic, each.queue_id, each.max_offset) for each in self.queues))
             self.log.change_role(role)
             self._on_role(put_path)
@@ -455,7 +462,7 @@ class MessageStore:
 
     def _on_role(self, put_path: PutPath) -> None:
         """Adjusts the parts of the store to its role."""
-        self.replica_log = ReplicaLog(self.log, self._wake_flush) if self.role.takes_replica_bytes else None
+        self.replica_log = ReplicaLog(self.log, put_path.wake_flush) if self.role.takes_replica_bytes else None
         self._topics.on_role()
         put_path.on_role()
         deadlines = self.watermarks.deadlines

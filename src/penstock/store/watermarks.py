@@ -143,6 +143,7 @@ class Watermarks:
         """Ends overdue waits. The store starts it if its puts wait for anything."""
         self._on_advance: Listeners[[]] = Listeners()
         self._on_slave_wait: Listeners[[]] = Listeners()
+        self._on_role_change: Listeners[[Role]] = Listeners()
 
     @property
     def appended(self) -> int:
@@ -188,6 +189,10 @@ class Watermarks:
     def remove_slave_wait_listener(self, callback: Callable[[], object]) -> None:
         self._on_slave_wait.remove(callback)
 
+    def on_role_change(self, callback: Callable[[Role], object]) -> None:
+        """Calls `callback` with the new role, on the thread that changed it."""
+        self._on_role_change.add(callback)
+
     # -- waiting ---------------------------------------------------------------------------------------------
 
     def wait(self, end_offset: int, sink: Sink[T], token: T) -> Waiter[T]:
@@ -209,7 +214,7 @@ class Watermarks:
                 if awaits_slave:
                     deadline = min(deadline, self._slaves.add(waiter))
                 else:
-                    waiter.note(PutStatus.SLAVE_NOT_AVAILABLE, self._role_changed if is_old else _NO_SLAVE)
+                    waiter.note(PutStatus.SLAVE_NOT_AVAILABLE, self._no_slave_since if is_old else _NO_SLAVE)
             is_sooner = deadline < self._alarm
             if is_sooner:
                 self._alarm = deadline
@@ -229,21 +234,25 @@ class Watermarks:
     # -- changing the role -----------------------------------------------------------------------------------
 
     def change_role(self, role: Role) -> None:
-        """Exchanges the role. The caller holds the put lock, and calls `end_former_waits` when it has released it."""
+        """Exchanges the role. The caller holds the put lock, and calls `role_changed` when it has released it."""
         with self._gate:
             self._slaves_before = self._slaves_before or self.role.waits_for_slave
             self._changed_at = self.appended
             self.role = role
 
-    def end_former_waits(self) -> None:
-        """Ends the waits for slaves that began under a former role. A later ack would be one to another master."""
+    def role_changed(self) -> None:
+        """Ends the waits for slaves that began under a former role, then calls the listeners.
+
+        An ack that comes later would be one to another master.
+        """
         with self._gate:
             former = self._slaves.pop_reached(self._changed_at)
-            ended = _end(former, PutStatus.SLAVE_NOT_AVAILABLE, self._role_changed)
+            ended = _end(former, PutStatus.SLAVE_NOT_AVAILABLE, self._no_slave_since)
         _deliver(ended)
+        self._on_role_change.notify(self.role)
 
     @property
-    def _role_changed(self) -> str:
+    def _no_slave_since(self) -> str:
         return f"stored, but this broker became {self.role} before a slave acknowledged it"
 
     # -- moving ----------------------------------------------------------------------------------------------
