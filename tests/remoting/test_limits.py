@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.loopback import ECHO, Raw, echo, frames, requests, serving, small_limits, until
 
-from penstock.protocol.codes import ResponseCode
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting import limits as limits_module
 from penstock.remoting.event_loop import loop_factory
@@ -148,3 +148,31 @@ def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -
     loop = loop_factory()()
     assert type(loop).__module__.startswith("asyncio")
     loop.close()
+
+
+def test_a_body_above_the_limit_of_its_code_is_refused_before_anything_reads_it(run: Run) -> None:
+    beat, send = RequestCode.HEART_BEAT, RequestCode.SEND_MESSAGE_V2
+    most = limits_module.BODY_LIMITS[beat]
+    seen: list[tuple[int, int]] = []
+
+    def before(_connection: object, command: Command) -> None:
+        seen.append((command.code, len(command.body)))
+
+    async def main() -> None:
+        handlers = {code: lambda _, command: command.reply(ResponseCode.SUCCESS) for code in (beat, send)}
+        async with serving(handlers, before=before) as (_, address), await Raw.open(address) as raw:
+            assert (await raw.ask(Command(beat, opaque=1, body=bytes(most)))).code == ResponseCode.SUCCESS
+            refused = await raw.ask(Command(beat, opaque=2, body=bytes(most + 1)))
+            assert (refused.code, refused.remark) == (
+                ResponseCode.SYSTEM_ERROR,
+                f"request code 34 has a body of {most + 1} bytes; at most {most} are allowed",
+            )
+            assert (await raw.ask(Command(send, opaque=3, body=bytes(most + 1)))).code == ResponseCode.SUCCESS
+
+    run(main())
+    assert seen == [(beat, most), (send, most + 1)]
+
+
+def test_every_request_code_has_a_limit_of_its_body() -> None:
+    assert set(limits_module.BODY_LIMITS) == set(RequestCode)
+    assert min(limits_module.BODY_LIMITS.values()) == limits_module.SMALL_BODY

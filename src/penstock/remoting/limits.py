@@ -12,9 +12,11 @@ import asyncio
 import logging
 import resource
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from penstock.protocol.codes import RequestCode
 from penstock.protocol.frame import MAX_FRAME
 from penstock.remoting.rate_limited_log import RateLimitedLog
 
@@ -23,6 +25,30 @@ if TYPE_CHECKING:
 
 _SPARE_FILES = 512
 """File descriptors reserved for the store's files, the logs and the loop."""
+
+SMALL_BODY: Final = 64 << 10
+BODY_LIMITS: Final[Mapping[int, int]] = {
+    **dict.fromkeys(RequestCode, SMALL_BODY),
+    **dict.fromkeys(
+        (
+            RequestCode.SEND_MESSAGE,
+            RequestCode.SEND_MESSAGE_V2,
+            RequestCode.SEND_BATCH_MESSAGE,
+            RequestCode.SEND_REPLY_MESSAGE,
+            RequestCode.SEND_REPLY_MESSAGE_V2,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+            RequestCode.CHECK_TRANSACTION_STATE,
+        ),
+        MAX_FRAME,  # messages; the store has a limit of its own
+    ),
+    RequestCode.REGISTER_BROKER: 8 << 20,  # all topics of a broker
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: 1 << 20,  # all queues of a topic
+    RequestCode.HEART_BEAT: 512 << 10,  # about 4,000 subscriptions
+    RequestCode.LOCK_BATCH_MQ: 256 << 10,  # about 3,000 queues
+    RequestCode.UNLOCK_BATCH_MQ: 256 << 10,
+}
+"""Limit of a request's body in bytes, by the request's code. No body of at most SMALL_BODY bytes exceeds it. A larger
+body is refused before it is decoded, so that one request cannot occupy the event loop for long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
