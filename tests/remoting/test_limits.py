@@ -6,6 +6,8 @@ import asyncio
 import logging
 import resource
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -117,6 +119,8 @@ def test_open_files_are_raised_as_far_as_the_system_allows(monkeypatch: pytest.M
     assert raise_open_files(1024) == 1536
     assert now == [1536, 4096]
     assert raise_open_files(100_000) == 4096
+    now[:] = [resource.RLIM_INFINITY, resource.RLIM_INFINITY]
+    assert raise_open_files(100_000) == sys.maxsize
     now[:] = [1024, resource.RLIM_INFINITY]
     assert raise_open_files(100_000) == 100_512
 
@@ -176,3 +180,44 @@ def test_a_body_above_the_limit_of_its_code_is_refused_before_anything_reads_it(
 def test_every_request_code_has_a_limit_of_its_body() -> None:
     assert set(limits_module.BODY_LIMITS) == set(RequestCode)
     assert min(limits_module.BODY_LIMITS.values()) == limits_module.SMALL_BODY
+
+
+STRANGERS = """
+import asyncio, resource, sys
+from penstock.remoting.server import Server
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+    server = Server({1: lambda _, command: command.reply(0)})
+    _, port = await server.start("127.0.0.1", 0)
+    print(port, flush=True)
+    while await asyncio.to_thread(sys.stdin.readline):
+        files = [open("/dev/null") for _ in range(20)]  # as a store does that rolls and reads
+        print(len(server.pool), len(files), flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_idle_strangers_leave_descriptors_to_the_store() -> None:
+    """128 files are allowed: a quarter is reserved, and one host has at most three quarters of the rest."""
+    with subprocess.Popen([sys.executable, "-c", STRANGERS], stdin=-1, stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        address = "127.0.0.1", int(process.stdout.readline())
+        connected = []
+        for source, count in ("127.0.0.1", 160), ("127.0.0.2", 60):
+            strangers = [socket.create_connection(address, 10, (source, 0)) for _ in range(count)]
+            assert strangers[-1].recv(1) == b""  # they are accepted in order, and the last one is refused
+            print("open files", file=process.stdin, flush=True)
+            total, files = map(int, process.stdout.readline().split())
+            assert files == 20
+            strangers[0].sendall(frames([Command(1, opaque=7)]))
+            assert strangers[0].recv(1000)
+            connected.append((total, strangers))
+        assert connected[0][0] == 72
+        assert 72 < connected[1][0] < 96
+        for _, strangers in connected:
+            for stranger in strangers:
+                stranger.close()
+        process.stdin.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.remoting.connection import Address, Connection
 
 _SPARE_FILES = 512
-"""File descriptors reserved for the store's files, the logs and the loop."""
+"""File descriptors reserved for the store's files, the logs and the loop; a quarter of all if the system allows few."""
 
 SMALL_BODY: Final = 64 << 10
 BODY_LIMITS: Final[Mapping[int, int]] = {
@@ -58,9 +59,10 @@ class ConnectionLimits:
     frame_bytes: int = MAX_FRAME
 
     connections: int = 16_384
-    """Limit of open connections from all peers. A connection above it is closed as soon as it is accepted."""
+    """Limit of open connections from all peers. A connection above it is closed as soon as it is accepted, and so is
+    one that would take a descriptor which is reserved for the store."""
     connections_per_peer: int = 4_096
-    """Limit of open connections from one address."""
+    """Limit of open connections from one address; lower if the system allows few open files."""
 
     first_frame_s: float = 30.0
     """Limit from the accept to the first whole frame, including a TLS handshake."""
@@ -107,7 +109,9 @@ def raise_open_files(connections: int) -> int:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _SPARE_FILES
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    if soft >= wanted:
         return soft
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if target > soft:
@@ -123,6 +127,8 @@ class ServerConnections:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
+        self._most_of_one = limits.connections_per_peer
+        self._last_descriptor = sys.maxsize
         self._places: Counter[str] = Counter()
         self._taken = 0
         self._lines = RateLimitedLog(_logger)
@@ -139,11 +145,25 @@ class ServerConnections:
 
     # -- admission -------------------------------------------------------------------------------------------
 
-    def admit(self, host: str) -> bool:
-        """Returns whether one more connection from this host is allowed. If so, it counts from now on."""
+    def keep_reserve(self, open_files: int) -> None:
+        """Reserves descriptors for the store, of the `open_files` that this process may have.
+
+        A host gets at most three quarters of the others, so that one host cannot keep all others out.
+        """
+        for_connections = open_files - min(_SPARE_FILES, open_files // 4)
+        self._last_descriptor = for_connections - 1
+        self._most_of_one = min(self._limits.connections_per_peer, for_connections * 3 // 4)
+
+    def admit(self, host: str, descriptor: int) -> bool:
+        """Returns whether one more connection from this host is allowed. If so, it counts from now on.
+
+        The system gives out the lowest free `descriptor`, so it tells how many the whole process has.
+        """
         if self._taken >= self._limits.connections:
             self.refused((host, 0), f"there are {self._taken} connections already")
-        elif self._places[host] >= self._limits.connections_per_peer:
+        elif descriptor > self._last_descriptor:
+            self.refused((host, 0), "the other open files that the system allows are reserved for the store")
+        elif self._places[host] >= self._most_of_one:
             self.refused((host, 0), f"it has {self._places[host]} connections already")
         else:
             self._places[host] += 1
