@@ -143,8 +143,6 @@ _BY_TAG: Final = (None, "", TAG)
 _UNKNOWN: Final = (None, 0)
 _MAX_PLAIN: Final = 65_536
 _LONGEST_HOLD_S: Final = 300.0
-_MAX_EXAMINED: Final = 800
-"""How many messages of a queue one pull passes to an SQL92 filter before it is answered without a match."""
 
 
 class Pulls:
@@ -280,7 +278,7 @@ class Pulls:
             kept = [record for record in page.records if selection.accepts(record)]
             if kept:
                 return msgspec.structs.replace(page, data=b"".join(kept), count=len(kept))
-            if page.next_begin_offset - offset >= _MAX_EXAMINED or page.next_begin_offset >= page.max_offset:
+            if page.next_begin_offset - offset >= selection.max_examined or page.next_begin_offset >= page.max_offset:
                 return msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE, data=b"", count=0)
             following = self._store.get_dispatched(topic, queue_id, page.next_begin_offset, limit, selection.tags)
             if following.status is not GetStatus.FOUND:
