@@ -9,7 +9,7 @@ export PYTHONUNBUFFERED := 1
 # Bytecode is kept: the tests start hundreds of processes, each of which would compile the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run demo test test-rest test-newcomer test-peers test-browser torture check docs dist bench clean
+.PHONY: setup run demo test test-rest test-newcomer test-peers test-browser torture sanitize check docs dist bench clean
 
 setup: $(STAMP)
 
@@ -57,9 +57,15 @@ test-browser: setup
 	$(BIN)/python -m pytest -m browser -rs tests/browser
 
 # What takes minutes to hours: a million mutated frames, kills, power losses, damage: whatever is marked `torture`. Prints
-# its seeds; PENSTOCK_SEED, PENSTOCK_ROUNDS, PENSTOCK_IMAGES and PENSTOCK_DAMAGES choose others, and how many.
+# its seeds; PENSTOCK_SEED, PENSTOCK_ROUNDS, PENSTOCK_IMAGES, PENSTOCK_DAMAGES and PENSTOCK_FRAMES choose others, and how
+# many.
 torture: setup
 	$(BIN)/python -m pytest -m torture -s
+
+# The kernels with AddressSanitizer and UndefinedBehaviorSanitizer: their tests and fuzzers, at most five minutes
+# (SANITIZE_SECONDS). Does nothing, and says so, without gcc's sanitizers.
+sanitize: setup
+	PYTHON=$(BIN)/python tools/sanitize
 
 check: setup
 	$(BIN)/ruff check .

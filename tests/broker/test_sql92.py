@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from penstock.broker import filters as filters_module
 from penstock.broker.filters import (
+    ALL,
     MAX_CACHED_BYTES,
     MAX_DEPTH,
     MAX_LENGTH,
+    MAX_NUMBER,
     Condition,
     ExpressionCache,
     NotComparable,
+    Selection,
     compile_condition,
     compile_sql,
     number,
@@ -312,8 +315,28 @@ def test_whole_numbers_are_compared_exactly() -> None:
     assert compile_condition("a <> 9007199254740992")({"a": "9007199254740993"})
 
 
-def test_more_digits_than_python_converts_are_not_a_number() -> None:
-    assert not compile_condition("a > 1")({"a": "9" * 10_000})
+def test_a_text_with_very_many_digits_is_not_a_number() -> None:
+    assert compile_condition("a > 1")({"a": "9" * MAX_NUMBER})
+    assert not compile_condition("a > 1")({"a": "9" * (MAX_NUMBER + 1)})
+
+
+def test_the_more_work_an_expression_is_the_fewer_messages_a_pull_examines() -> None:
+    def examined(expression: str) -> int:
+        return Selection(accepts=compile_sql(expression)).max_examined
+
+    assert ALL.max_examined == examined("a = 1 AND b IN ('x', 'y')") == 800
+    many = [" OR ".join(["a > b"] * count) for count in (40, 80, 600)]
+    searching = [" OR ".join(["a CONTAINS 'x'"] * count) for count in (1, 2, 79)]
+    for expressions in many, searching:
+        counts = [examined(expression) for expression in expressions]
+        assert counts == sorted(counts, reverse=True)
+        assert 1 <= counts[-1] < 60
+    assert examined("a CONTAINS 'x'") > 300
+
+
+def test_there_is_a_limit_of_searches_in_texts() -> None:
+    with pytest.raises(BadRequest, match="too many CONTAINS: at most 80 are allowed"):
+        compile_condition(" OR ".join(["a CONTAINS 'x'"] * 81))
 
 
 # -- the cache -----------------------------------------------------------------------------------------------

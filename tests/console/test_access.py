@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import os
 import re
 import socket
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import uvicorn
 from support.clients import TOKEN, ConsoleProcess
+from uvicorn.server import ServerState
 
-from penstock.console.access import AccessPolicy
+from penstock.console import server
+from penstock.console.access import COOKIE_S, AccessPolicy
 from penstock.errors import BadSettings
 
 PATHS = ["/", "/topics", "/api/topics", "/api/openapi.json", "/api/docs", "/metrics", "/healthz", "/readyz", "/nothing"]
@@ -140,3 +146,88 @@ def test_answers_may_not_be_framed_or_sniffed(client: httpx.Client) -> None:
     headers = client.get("/api/brokers").headers
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "http://]x[:5/", "null", ""])
+def test_a_broken_origin_is_another_origin(console: ConsoleProcess, client: httpx.Client, origin: str) -> None:
+    body = {"queues": 1, "perm": 6}
+    assert client.put("/api/topics/stolen", json=body, headers={"origin": origin}).status_code == 403
+    assert client.get("/api/brokers", headers={"origin": origin}).status_code == 200
+    assert upgrade(console, cookie=cookie(console), origin=origin) == 403
+
+
+def test_a_broken_target_of_the_form_leads_to_the_start(console: ConsoleProcess) -> None:
+    with console.stranger(accept="text/html", origin=console.address) as person:
+        for target in "http://[", "//[", "x://[::1/":
+            answer = person.post("/login", data={"token": TOKEN, "next": target})
+            assert (answer.status_code, 'url=/"' in answer.text) == (200, True)
+            person.cookies.clear()
+
+
+def test_a_cookie_ends() -> None:
+    now = 1_700_000_000.0
+    policy = AccessPolicy(TOKEN, clock=lambda: now)
+    cookie = policy.make_cookie()
+    end, _, signature = cookie.partition(".")
+    assert policy.is_cookie(cookie)
+    for forged in f"{int(end) + 1}.{signature}", end, f"{end}.", f".{signature}", f"x{cookie}", "", "\u0662.x":
+        assert not policy.is_cookie(forged)
+    now += COOKIE_S - 1
+    assert policy.is_cookie(cookie)
+    now += 2
+    assert not policy.is_cookie(cookie)
+    assert not AccessPolicy(f"{TOKEN}x").is_cookie(AccessPolicy(TOKEN).make_cookie())
+
+
+def test_the_cookie_is_found_among_others(console: ConsoleProcess) -> None:
+    policy = AccessPolicy(TOKEN)
+    for header, found in [
+        ("penstock_console=1.a", "1.a"),
+        ('a="x;y"; penstock_console=1.a; b', "1.a"),
+        ("xpenstock_console=1.a", None),
+        ("\\" * 60_000, None),
+        ("", None),
+    ]:
+        assert policy.cookie_of(header) == found
+    attributes = httpx.get(f"{console.address}/?token={TOKEN}", headers={"accept": "text/html"}).headers["set-cookie"]
+    assert f"Max-Age={COOKIE_S}" in attributes
+
+
+def test_endless_headers_end_the_connection(console: ConsoleProcess) -> None:
+    host, port = console.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 30) as endless:
+        with contextlib.suppress(OSError):
+            endless.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+            for _ in range(200):
+                endless.sendall(b"X-More: " + b"x" * 1000 + b"\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert endless.recv(1) == b""
+
+
+def test_slow_headers_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the protocol alone: the first request, and a second one on the same connection."""
+    monkeypatch.setattr(server, "HEADERS_S", 0.05)
+
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def main() -> None:
+        config = uvicorn.Config(app, http=server.LimitedHttp, lifespan="off", log_level="critical")
+        config.load()
+        state = ServerState()
+        listening = await asyncio.get_running_loop().create_server(
+            lambda: server.LimitedHttp(config, state, {}), "127.0.0.1", 0
+        )
+        for before in b"", b"GET / HTTP/1.1\r\nhost: a\r\n\r\n":
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            writer.write(before)
+            if before:
+                assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+            writer.write(b"GET / HTTP/1.1\r\nhost: ")
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 20) == b""
+            writer.close()
+        listening.close()
+
+    asyncio.run(main())

@@ -79,7 +79,7 @@ def test_too_many_wrong_tokens_are_rejected_in_link_form_cookie_and_header() -> 
                 (await client.get("/", headers={"authorization": "Bearer guess"})).status_code,
                 (await client.get("/")).status_code,
                 (await client.get("/", headers=right)).status_code,
-                (await client.get("/", headers={"cookie": f"token_cookie={policy.cookie_value}"})).status_code,
+                (await client.get("/", headers={"cookie": f"token_cookie={policy.make_cookie()}"})).status_code,
                 (await client.get(f"/?token={TOKEN}")).status_code,
                 (await client.post("/login", data={"token": TOKEN})).status_code,
             ]

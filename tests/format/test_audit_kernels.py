@@ -184,7 +184,7 @@ def test_an_item_that_lies_before_its_predecessor_is_named() -> None:
 
 def test_items_and_slots_that_are_not_there_are_refused() -> None:
     file = index_of(some_keys(3))
-    for start, stop in ((0, 3), (1, 21)):
+    for start, stop in ((0, 3), (1, 21), (21, 3), (2**40, 0), (2**62, 0)):
         with pytest.raises(ValueError, match="has no items"):
             kernels.check_chains(file, *SMALL, start, stop, np.zeros(7, np.int32))
     with pytest.raises(ValueError, match="not those of 7 slots"):

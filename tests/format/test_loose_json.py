@@ -62,6 +62,26 @@ def test_an_object_may_be_a_key() -> None:
     assert loads(dumps(table)) == table
 
 
+def test_keys_may_contain_what_marks_them_while_they_are_read() -> None:
+    signs = "".join(map(chr, range(0xE000, 0xE03D)))
+    assert loads(f'{{0:1,"{signs[0]}0{signs[0]}":2,"\\ue001":3,{{"a":"\\uE002\\""}}:4}}') == {
+        0: 1,
+        f"{signs[0]}0{signs[0]}": 2,
+        "\ue001": 3,
+        (("a", '\ue002"'),): 4,
+    }
+    assert loads(f'{{0:"{signs}"}}') == {0: signs}
+    with pytest.raises(CorruptData, match="private use"):
+        loads(f'{{0:"{signs}\ue03d"}}')
+
+
+@pytest.mark.parametrize("piece", ['"\\', '"', "{", "0:", " ", "9", "-", "[0,", '{"a":', "{0:0},", "{}:0,", "\\", '""'])
+def test_the_work_is_linear_in_the_length(piece: str) -> None:
+    """A quadratic reader would need minutes for each of these."""
+    with suppress(CorruptData):
+        loads("{0:" + piece * (400_000 // len(piece)))
+
+
 def test_fields_are_sorted_on_demand() -> None:
     assert dumps({"b": 1, "a": {"d": [], "c": {}}}, sort_keys=True) == (
         '{\n\t"a":{\n\t\t"c":{},\n\t\t"d":[]\n\t},\n\t"b":1\n}'
@@ -92,20 +112,23 @@ def test_strict_json_is_read_as_any_reader_would(value: object) -> None:
     [
         ("", 0),
         ("{", 1),
-        ("{0", 2),
+        ("{0", 1),
         ("{0:", 3),
         ("{0:1", 4),
         ("{0:1,}", 5),
         ("{a:1}", 1),
         ("[1,]", 3),
         ("{0:1} x", 6),
-        ("{0:NaN}", 3),
+        ("{0:NaN}", None),
+        ('{0:"x', 5),
+        ('"x\\', 3),
+        ('{ 0 :1,{"a" :"x"} : 5 5}', 22),
         ("{{1:{}}:1}", 1),
         ("{[1]:1}", 1),
         ("\0\0\0\0", 0),
     ],
 )
-def test_garbage_is_refused_with_the_place_where_it_begins(text: str, offset: int) -> None:
+def test_garbage_is_refused_with_the_place_where_it_begins(text: str, offset: int | None) -> None:
     with pytest.raises(CorruptData) as caught:
         loads(text)
     assert caught.value.offset == offset

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import resource
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from support.loopback import ECHO, Raw, echo, frames, requests, serving, small_limits, until
 
-from penstock.protocol.codes import ResponseCode
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.remoting import limits as limits_module
@@ -117,6 +119,8 @@ def test_open_files_are_raised_as_far_as_the_system_allows(monkeypatch: pytest.M
     assert raise_open_files(1024) == 1536
     assert now == [1536, 4096]
     assert raise_open_files(100_000) == 4096
+    now[:] = [resource.RLIM_INFINITY, resource.RLIM_INFINITY]
+    assert raise_open_files(100_000) == sys.maxsize
     now[:] = [1024, resource.RLIM_INFINITY]
     assert raise_open_files(100_000) == 100_512
 
@@ -148,3 +152,74 @@ def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -
     loop = loop_factory()()
     assert type(loop).__module__.startswith("asyncio")
     loop.close()
+
+
+def test_a_body_above_the_limit_of_its_code_is_refused_before_anything_reads_it(run: Run) -> None:
+    beat, send = RequestCode.HEART_BEAT, RequestCode.SEND_MESSAGE_V2
+    most = limits_module.BODY_LIMITS[beat]
+    seen: list[tuple[int, int]] = []
+
+    def before(_connection: object, command: Command) -> None:
+        seen.append((command.code, len(command.body)))
+
+    async def main() -> None:
+        handlers = {code: lambda _, command: command.reply(ResponseCode.SUCCESS) for code in (beat, send)}
+        async with serving(handlers, before=before) as (_, address), await Raw.open(address) as raw:
+            assert (await raw.ask(Command(beat, opaque=1, body=bytes(most)))).code == ResponseCode.SUCCESS
+            refused = await raw.ask(Command(beat, opaque=2, body=bytes(most + 1)))
+            assert (refused.code, refused.remark) == (
+                ResponseCode.SYSTEM_ERROR,
+                f"request code 34 has a body of {most + 1} bytes; at most {most} are allowed",
+            )
+            assert (await raw.ask(Command(send, opaque=3, body=bytes(most + 1)))).code == ResponseCode.SUCCESS
+
+    run(main())
+    assert seen == [(beat, most), (send, most + 1)]
+
+
+def test_every_request_code_has_a_limit_of_its_body() -> None:
+    assert set(limits_module.BODY_LIMITS) == set(RequestCode)
+    assert min(limits_module.BODY_LIMITS.values()) == limits_module.SMALL_BODY
+
+
+STRANGERS = """
+import asyncio, resource, sys
+from penstock.remoting.server import Server
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+    server = Server({1: lambda _, command: command.reply(0)})
+    _, port = await server.start("127.0.0.1", 0)
+    print(port, flush=True)
+    while await asyncio.to_thread(sys.stdin.readline):
+        files = [open("/dev/null") for _ in range(20)]  # as a store does that rolls and reads
+        opened = len(files)
+        files.clear()
+        print(len(server.pool), opened, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_idle_strangers_leave_descriptors_to_the_store() -> None:
+    """128 files are allowed: a quarter is reserved, and one host has at most three quarters of the rest."""
+    with subprocess.Popen([sys.executable, "-c", STRANGERS], stdin=-1, stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        address = "127.0.0.1", int(process.stdout.readline())
+        connected = []
+        for source, count in ("127.0.0.1", 160), ("127.0.0.2", 60):
+            strangers = [socket.create_connection(address, 10, (source, 0)) for _ in range(count)]
+            assert strangers[-1].recv(1) == b""  # they are accepted in order, and the last one is refused
+            print("open files", file=process.stdin, flush=True)
+            total, files = map(int, process.stdout.readline().split())
+            assert files == 20
+            strangers[0].sendall(frames([Command(1, opaque=7)]))
+            assert strangers[0].recv(1000)
+            connected.append((total, strangers))
+        assert connected[0][0] == 72
+        assert 72 < connected[1][0] < 96
+        for _, strangers in connected:
+            for stranger in strangers:
+                stranger.close()
+        process.stdin.close()

@@ -169,7 +169,10 @@ def test_a_server_that_is_not_trusted_is_refused(run: Run, certificates: Certifi
             wrong = {"tls.enable": "true", "tls.client.trustCertPath": str(certificates.stranger.certificate)}
             with pytest.raises(Unreachable, match="cannot connect to"):
                 await connect(address, tls=client_tls(wrong))
-            unchecked = await connect(address, tls=client_tls({"tls.enable": "true"}))
+            with pytest.raises(Unreachable, match="cannot connect to"):
+                await connect(address, tls=client_tls({"tls.enable": "true"}))
+            without = {"tls.enable": "true", "tls.client.authServer": "false"}
+            unchecked = await connect(address, tls=client_tls(without))
             assert (await unchecked.request(Command(ECHO), SOON_S)).code == ResponseCode.SUCCESS
             unchecked.close()
             await until(lambda: len(server.pool) == 0)
@@ -219,9 +222,10 @@ def test_the_mode_and_the_files_decide(certificates: Certificates, tmp_path: Pat
     assert server_tls(certificates.of_server(tls_server_mode="DISABLED")) == PLAIN
     assert server_tls(certificates.of_server()).mode is TlsMode.PERMISSIVE
     assert client_tls({}) is None
-    checked = client_tls({"tls.enable": "true", "tls.client.authServer": "true"})
-    assert checked is not None
-    assert checked.verify_mode is ssl.CERT_REQUIRED
+    for auth, mode in ({}, ssl.CERT_REQUIRED), ({"tls.client.authServer": "false"}, ssl.CERT_NONE):
+        context = client_tls({"tls.enable": "true"} | auth)
+        assert context is not None
+        assert context.verify_mode is mode
     locked = {
         "tls.server.certPath": str(certificates.locked.certificate),
         "tls.server.keyPath": str(certificates.locked.key),

@@ -12,8 +12,9 @@ A property is text, or None if the message does not have it. None is SQL's "unkn
 and so is NOT of None. Only an expression that is true selects a message. If an expression compares a number with text
 that is not a number, the whole expression fails and the message is not selected.
 
-Expressions come from clients, so their length, depth and number of parts are limited. The results of compiling are
-cached, including refusals. All functions here are thread-safe.
+Expressions come from clients, so their length, depth, number of parts and work per record are limited. The more work
+an expression is, the fewer messages a pull examines. The results of compiling are cached, including refusals. All
+functions here are thread-safe.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ RecordFilter: TypeAlias = Callable[[bytes], bool]
 SqlCompiler: TypeAlias = Callable[[str], RecordFilter]
 """Compiles an SQL92 expression. Raises BadRequest."""
 _MAX_CACHED_TAGS: Final = 4096
+_MAX_EXAMINED: Final = 800
+_WORK_A_PULL: Final = 80_000
+"""Limit of a pull's work if it selects no message. The unit is one part of an expression, less than a microsecond."""
 
 
 class Selection(NamedTuple):
@@ -52,6 +56,12 @@ class Selection(NamedTuple):
         if hashes is None:
             return True
         return bool(np.isin(tags_codes.astype(np.int32), hashes).any())
+
+    @property
+    def max_examined(self) -> int:
+        """Limit of the messages that one pull examines if it selects none: fewer if `accepts` is much work."""
+        work = self.accepts.work if isinstance(self.accepts, SqlFilter) else 1
+        return max(1, min(_MAX_EXAMINED, _WORK_A_PULL // work))
 
 
 ALL: Final = Selection()
@@ -71,7 +81,6 @@ def _cached_by_tags(expression: str) -> Selection:
 
 
 Properties: TypeAlias = Mapping[str, str]
-Condition: TypeAlias = Callable[[Properties], bool]
 Value: TypeAlias = str | int | float | bool | None
 Truth: TypeAlias = bool | None
 Evaluate: TypeAlias = Callable[[Properties], Value]
@@ -79,6 +88,11 @@ MAX_LENGTH: Final = 8192
 MAX_PARTS: Final = 2000
 MAX_DEPTH: Final = 60
 MAX_DIGITS: Final = 19
+MAX_NUMBER: Final = 400
+"""Limit of a property that is compared as a number, in characters. A longer text is not a number."""
+MAX_WORK: Final = 16_000
+CONTAINS_WORK: Final = 200
+"""The work of one CONTAINS in parts: it may search in 32 KiB of properties."""
 MAX_CACHED: Final = 256
 MAX_CACHED_BYTES: Final = 256 * 1024
 """Limit of the cached expressions' text, in bytes. A compiled expression takes up to about 100 times as much memory."""
@@ -86,8 +100,19 @@ MAX_CACHED_BYTES: Final = 256 * 1024
 
 def compile_sql(expression: str) -> RecordFilter:
     """Compiles an SQL92 expression to a filter for records. Raises BadRequest with the reason and the position."""
-    selects = compile_condition(expression)
-    return lambda record: selects(decode_record(record).properties)
+    return SqlFilter(compile_condition(expression))
+
+
+class SqlFilter:
+    """A filter for records. `work` is the number of parts that it evaluates per record, at most."""
+
+    __slots__ = ("_selects", "work")
+
+    def __init__(self, condition: Condition) -> None:
+        self._selects, self.work = condition, condition.work
+
+    def __call__(self, record: bytes) -> bool:
+        return self._selects(decode_record(record).properties)
 
 
 def compile_condition(expression: str) -> Condition:
@@ -95,6 +120,21 @@ def compile_condition(expression: str) -> Condition:
     if len(expression) > MAX_LENGTH:
         raise BadRequest(f"the SQL92 expression has {len(expression)} characters; at most {MAX_LENGTH} are allowed")
     return _cache.compiled(expression)
+
+
+class Condition:
+    """A compiled expression: whether it is true of a message's properties."""
+
+    __slots__ = ("_evaluate", "work")
+
+    def __init__(self, whole: _Part) -> None:
+        self._evaluate, self.work = whole.evaluate, whole.work
+
+    def __call__(self, properties: Properties) -> bool:
+        try:
+            return self._evaluate(properties) is True
+        except NotComparable:
+            return False
 
 
 class ExpressionCache:
@@ -134,17 +174,9 @@ def _utf8_size(text: str) -> int:
 def _compile(expression: str) -> Condition | str:
     """Returns the condition, or the error message if the expression is refused."""
     try:
-        evaluate = _Parser(expression).parse().evaluate
+        return Condition(_Parser(expression).parse())
     except BadRequest as error:
         return str(error)
-
-    def selects(properties: Properties) -> bool:
-        try:
-            return evaluate(properties) is True
-        except NotComparable:
-            return False
-
-    return selects
 
 
 _cache: Final = ExpressionCache(_compile, MAX_CACHED, MAX_CACHED_BYTES)
@@ -277,7 +309,8 @@ class _Parser:
             allowed = frozenset(texts)
             return _unary(_of_text(lambda text: text in allowed), left, texts=len(texts))
         test, piece = _TEXT_TESTS[word], self._text()
-        return _unary(_of_text(lambda text: test(text, piece)), left, texts=1)
+        work = CONTAINS_WORK if word == "CONTAINS" else 1
+        return _unary(_of_text(lambda text: test(text, piece)), left, texts=1, work=work)
 
     def _inner(self, power: int) -> _Part:
         """Reads an operand of an operator, and the operators after it that bind more tightly than `power`."""
@@ -337,6 +370,7 @@ class _Part(NamedTuple):
     evaluate: Evaluate
     depth: int = 1
     parts: int = 1
+    work: int = 1
 
 
 def _constant(value: Value) -> _Part:
@@ -347,10 +381,10 @@ def _property(name: str) -> _Part:
     return _Part(lambda properties: properties.get(name))
 
 
-def _unary(apply: Callable[[Value], Value], operand: _Part, *, texts: int = 0) -> _Part:
+def _unary(apply: Callable[[Value], Value], operand: _Part, *, texts: int = 0, work: int = 1) -> _Part:
     """Applies a function to one operand. `texts` is the number of text constants in `apply`; they count as parts."""
     inner = operand.evaluate
-    return _join(lambda properties: apply(inner(properties)), [operand], texts)
+    return _join(lambda properties: apply(inner(properties)), [operand], texts, work)
 
 
 def _binary(apply: Callable[[Value, Value], Value], left: _Part, right: _Part) -> _Part:
@@ -379,13 +413,16 @@ def _chain(operands: Sequence[_Part], *, decides: bool) -> _Part:
     return _join(evaluate, operands)
 
 
-def _join(evaluate: Evaluate, operands: Sequence[_Part], texts: int = 0) -> _Part:
+def _join(evaluate: Evaluate, operands: Sequence[_Part], texts: int = 0, work: int = 1) -> _Part:
     depth = 1 + max(operand.depth for operand in operands)
     parts = 1 + sum(operand.parts for operand in operands) + texts
     _check_depth(depth)
     if parts > MAX_PARTS:
         raise BadRequest(f"the SQL92 expression is too large: at most {MAX_PARTS} parts are allowed")
-    return _Part(evaluate, depth, parts)
+    work += sum(operand.work for operand in operands)
+    if work > MAX_WORK:
+        raise BadRequest(f"the SQL92 expression has too many CONTAINS: at most {MAX_WORK // CONTAINS_WORK} are allowed")
+    return _Part(evaluate, depth, parts, work)
 
 
 def _check_depth(depth: int) -> None:
@@ -410,12 +447,9 @@ def number(value: Value) -> float | int:
         raise NotComparable
     if not isinstance(value, str):
         return value
-    if (match := _NUMBER.fullmatch(value)) is None:
+    if len(value) > MAX_NUMBER or (match := _NUMBER.fullmatch(value)) is None:
         raise NotComparable
-    try:
-        return float(value) if match.lastindex else int(value)
-    except ValueError:  # more digits than Python converts
-        raise NotComparable from None
+    return float(value) if match.lastindex else int(value)
 
 
 def _signed(sign: int) -> Callable[[Value], Value]:

@@ -148,8 +148,6 @@ _BY_TAG: Final = (None, "", TAG)
 _UNKNOWN: Final = (None, 0)
 _MAX_PLAIN: Final = 65_536
 _LONGEST_HOLD_S: Final = 300.0
-_MAX_EXAMINED: Final = 800
-"""How many messages of a queue one pull passes to an SQL92 filter before it is answered without a match."""
 
 
 class Pulls:
@@ -302,8 +300,8 @@ class Pulls:
             return page
         while True:
             page = _filtered(page, selection.accepts)
-            is_enough = page.next_begin_offset - offset >= _MAX_EXAMINED or page.next_begin_offset >= page.max_offset
-            if page.count or is_enough:
+            examined = page.next_begin_offset - offset
+            if page.count or examined >= selection.max_examined or page.next_begin_offset >= page.max_offset:
                 return page
             following = self._store.try_get(topic, queue_id, page.next_begin_offset, limit, selection.tags)
             if isinstance(following, ColdRead) or following.status is not GetStatus.FOUND:

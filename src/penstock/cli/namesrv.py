@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from typing import Annotated
 
+from penstock.cli.logs import log_to
 from penstock.cli.options import AsJson, Config, Pairs, option
 from penstock.cli.output import flush, write, write_json, write_note
 from penstock.namesrv import NameServer, NamesrvSettings
@@ -37,7 +37,7 @@ def namesrv(
     """
     settings = NamesrvSettings.load(config, pairs or ())
     host, port = ("127.0.0.1", settings.listen_port) if listen is None else parse_address(listen, "--listen")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to()
     run(_serve(settings, host, port, as_json))
 
 

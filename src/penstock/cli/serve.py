@@ -12,7 +12,6 @@ import contextlib
 import gc
 import ipaddress
 import json
-import logging
 import os
 import signal
 import socket
@@ -23,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Self, TextIO
+from typing import Annotated, Final, Self
 
 import typer
 
@@ -36,6 +35,7 @@ from penstock.broker.settings import BrokerSettings
 from penstock.cli import exit_codes
 from penstock.cli.cluster_connection import read_account
 from penstock.cli.console import HOW_TO_GET_IT, LISTEN, LISTENER_VARIABLE, TOKEN_VARIABLE, is_installed, link
+from penstock.cli.logs import LogFormat, LogLevel, log_to
 from penstock.cli.options import AsJson, Config, Pairs, option
 from penstock.cli.output import flush, write, write_json, write_note
 from penstock.cli.progress import ProgressLine
@@ -49,56 +49,6 @@ from penstock.store import MessageStore, Progress, Settings
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.readonly.geometry import fit_to_files
-
-
-class LogFormat(StrEnum):
-    """Format of log lines."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    """The lowest level that is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class _Text(logging.Formatter):
-    """Formats log lines like `2026-01-31T12:00:00.123Z WARNING penstock.broker: …`, in UTC."""
-
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
-    default_msec_format = "%s.%03dZ"
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-        self.converter = time.gmtime
-
-
-class _Json(_Text):
-    """Formats each log line as a JSON object: time, level, logger, message, and for an unexpected error `trace`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": self.formatTime(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-def log_to(stream: TextIO = sys.stderr, form: LogFormat = LogFormat.TEXT, level: LogLevel = LogLevel.INFO) -> None:
-    """Configures the root logger of this process."""
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(_Json() if form is LogFormat.JSON else _Text())
-    logging.basicConfig(level=level.value.upper(), handlers=[handler], force=True)
-
 
 STORE: Final = Path("data/store")
 HOST: Final = "127.0.0.1"

@@ -85,7 +85,11 @@ class ReceivedMessage:
     @cached_property
     def body(self) -> bytes:
         """The decompressed body. Raises BadRequest if it cannot be decompressed or is larger than the limit."""
-        return inflate_body(self.record.body, self.record.sys_flag, self._limit)
+        return self.inflated(self._limit)
+
+    def inflated(self, limit: int) -> bytes:
+        """Returns the decompressed body like `body`, within another limit in bytes, and does not keep it."""
+        return inflate_body(self.record.body, self.record.sys_flag, limit)
 
     @property
     def tags(self) -> str:

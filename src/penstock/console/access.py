@@ -1,7 +1,8 @@
 """Access control: every request to the console needs its token, except the login page.
 
 A person opens the printed link, which contains the token, or types the token into the login page. Afterwards a cookie
-(HttpOnly, SameSite=Strict, derived from the token) authenticates the browser. A program sends `Authorization: Bearer`.
+(HttpOnly, SameSite=Strict, derived from the token, valid for a day) authenticates the browser. A program sends
+`Authorization: Bearer`.
 
 Two more attacks are prevented. Against cross-site requests: a request with the cookie that is not GET or HEAD, and
 every WebSocket with the cookie, must have the console's own Origin. Against DNS rebinding: the Host must be an IP
@@ -19,7 +20,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from html import escape
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -33,6 +33,7 @@ BURST: Final = 40
 PER_SECOND: Final = 5.0
 _PAUSE_S: Final = 0.1
 MAX_ADDRESSES: Final = 4096
+COOKIE_S: Final = 24 * 3600
 LOGIN: Final = "/login"
 _SAFE: Final = frozenset({"GET", "HEAD"})
 _MAX_FORM: Final = 4096
@@ -51,9 +52,15 @@ def make_token() -> str:
 
 
 class AccessPolicy:
-    """The token, the cookie derived from it, and the allowed host names."""
+    """The token, the cookies derived from it, and the allowed host names."""
 
-    def __init__(self, token: str, names: Iterable[str] = (), cookie: str = "penstock_console") -> None:
+    def __init__(
+        self,
+        token: str,
+        names: Iterable[str] = (),
+        cookie: str = "penstock_console",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """`names` are allowed host names, besides IP addresses and localhost. Raises BadSettings for a short token."""
         if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
             raise BadSettings(
@@ -61,7 +68,7 @@ class AccessPolicy:
             )
         self.cookie_name = cookie
         self._token = token.encode()
-        self.cookie_value = hmac.new(self._token, b"penstock console cookie", hashlib.sha256).hexdigest()
+        self._clock = clock
         self._names = {"localhost", *(name.lower().rstrip(".") for name in names)}
 
     def is_token(self, text: str) -> bool:
@@ -71,14 +78,26 @@ class AccessPolicy:
         """Returns the value of the console's cookie in a Cookie header, without checking it; None if the cookie is
         missing.
         """
-        try:
-            cookie = SimpleCookie(header).get(self.cookie_name)
-        except CookieError:
-            return None
-        return None if cookie is None else cookie.value
+        for pair in header.split(";"):
+            name, _, value = pair.strip().partition("=")
+            if name == self.cookie_name:
+                return value
+        return None
+
+    def make_cookie(self) -> str:
+        """Returns the value of a cookie that is valid for `COOKIE_S` seconds: when it ends, and a signature."""
+        return self._signed(str(int(self._clock()) + COOKIE_S))
 
     def is_cookie(self, cookie: str) -> bool:
-        return hmac.compare_digest(cookie.encode("utf-8", "replace"), self.cookie_value.encode())
+        """Whether a cookie was made with this token and is still valid."""
+        end, _, _ = cookie.partition(".")
+        if not (end.isascii() and end.isdecimal() and len(end) < 16):
+            return False
+        is_ours = hmac.compare_digest(cookie.encode("utf-8", "replace"), self._signed(end).encode())
+        return is_ours and self._clock() < int(end)
+
+    def _signed(self, end: str) -> str:
+        return f"{end}.{hmac.new(self._token, f'penstock console cookie {end}'.encode(), hashlib.sha256).hexdigest()}"
 
     def allows_host(self, host: str) -> bool:
         """Whether a Host header is an IP address, localhost, or an allowed name."""
@@ -151,7 +170,7 @@ class AccessMiddleware:
             await _refuse(scope, send, 421, "This host name is not allowed; start the console with --name.")
             return
         origin = headers.get("origin")
-        foreign = origin is not None and urlsplit(origin).netloc != host
+        foreign = origin is not None and _netloc(origin) != host
         unsafe = scope["type"] == "websocket" or scope["method"] not in _SAFE
         if foreign and unsafe:
             await _refuse(scope, send, 403, "Requests from other sites are not allowed.")
@@ -212,7 +231,8 @@ class AccessMiddleware:
                 return
             await _answer(send, 401, login_page(_local(target), wrong=True), kind="text/html; charset=utf-8")
             return
-        cookie = f"{self._policy.cookie_name}={self._policy.cookie_value}; HttpOnly; SameSite=Strict; Path=/"
+        cookie = f"{self._policy.cookie_name}={self._policy.make_cookie()}; Max-Age={COOKIE_S}; Path=/"
+        cookie += "; HttpOnly; SameSite=Strict"
         # No redirect: a browser sends no Strict cookie in a redirect chain from another site. A page forwards instead.
         page = login_page(_local(target), logged_in=True)
         await _answer(send, 200, page, kind="text/html; charset=utf-8", more=[(b"set-cookie", cookie.encode())])
@@ -275,9 +295,17 @@ def _wants_page(scope: Scope) -> bool:
 
 def _local(target: str) -> str:
     """Returns `target` if it is a path of this site, else "/"."""
-    parts = urlsplit(target)
-    good = target.startswith("/") and not target.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
-    return target if good and parts.path != LOGIN and target.isprintable() else "/"
+    if not target.startswith("/") or target.startswith(("//", "/\\")) or not target.isprintable():
+        return "/"
+    return "/" if urlsplit(target).path == LOGIN else target
+
+
+def _netloc(origin: str) -> str | None:
+    """Returns host and port of an Origin header; None if it is malformed."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 async def _body(receive: Receive) -> bytes:

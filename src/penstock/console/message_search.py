@@ -1,7 +1,8 @@
 """Finds messages by key, id, time or queue offset, and shows which groups have consumed a message.
 
 The search is read-only: it commits no offsets. If a body cannot be decompressed, the stored bytes are shown with a
-note.
+note. A few small messages can inflate to gigabytes, so both the stored bytes of a search and the inflated bytes of an
+answer have a limit.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from penstock.format.message_id import decode_message_id
 from penstock.protocol.bodies.queues import MessageQueue
 
 MAX_RESULTS: Final = 200
+MAX_FOUND_BYTES: Final = 256 << 20
+"""Limit of the records that one search holds in memory, in bytes."""
+MAX_ANSWER_BYTES: Final = 16 << 20
+"""Limit of the bodies in one answer, in bytes, decompressed."""
 _PAGE: Final = 32
 _PAGES_A_QUEUE: Final = 64
 LONG_MAX: Final = 2**63 - 1
@@ -52,7 +57,7 @@ class FoundMessage:
     """The body in base64."""
     body_size: int
     note: str = ""
-    """The reason why the body is not decompressed; empty if it is."""
+    """The reason why the body is left out or not decompressed; empty if it is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,16 +115,16 @@ class MessageSearch:
     ) -> list[ReceivedMessage]:
         """Returns up to `most` messages of one queue, from `offset`."""
         queue = MessageQueue(broker_name=broker, queue_id=queue_id, topic=topic)
-        return await self._read(queue, offset, LONG_MAX, min(most, MAX_RESULTS))
+        return await self._read(queue, offset, LONG_MAX, min(most, MAX_RESULTS), _ByteBudget())
 
     async def by_time(self, topic: str, begin: int, end: int, most: int = 64) -> list[ReceivedMessage]:
         """Returns the first messages of a topic stored between two times (epoch milliseconds), oldest first."""
         most = min(most, MAX_RESULTS)
-        queues = list(await self._admin.topics.stats(topic))
+        queues, budget = list(await self._admin.topics.stats(topic)), _ByteBudget()
 
         async def of_queue(queue: MessageQueue) -> list[ReceivedMessage]:
             first = await self._admin.offsets.offset_by_time(queue, begin, boundary="lower")
-            messages = await self._read(queue, first, end, most)
+            messages = await self._read(queue, first, end, most, budget)
             return [each for each in messages if begin <= each.store_timestamp <= end]
 
         parts = await gather_limited(of_queue(queue) for queue in queues)
@@ -128,19 +133,22 @@ class MessageSearch:
     async def newest(self, topic: str, most: int = 32) -> list[ReceivedMessage]:
         """Returns the last messages of a topic, newest first."""
         most = min(most, MAX_RESULTS)
-        stats = await self._admin.topics.stats(topic)
+        stats, budget = await self._admin.topics.stats(topic), _ByteBudget()
 
         async def of_queue(queue: MessageQueue, low: int, high: int) -> list[ReceivedMessage]:
-            return await self._read(queue, max(low, high - most), LONG_MAX, most) if high > low else []
+            return await self._read(queue, max(low, high - most), LONG_MAX, most, budget) if high > low else []
 
         parts = await gather_limited(of_queue(queue, at.min_offset, at.max_offset) for queue, at in stats.items())
         return sorted((each for part in parts for each in part), key=_age, reverse=True)[:most]
 
-    async def _read(self, queue: MessageQueue, offset: int, end: int, most: int) -> list[ReceivedMessage]:
+    async def _read(
+        self, queue: MessageQueue, offset: int, end: int, most: int, budget: _ByteBudget
+    ) -> list[ReceivedMessage]:
         messages: list[ReceivedMessage] = []
         for _ in range(_PAGES_A_QUEUE):
             page = await self._admin.messages.page(queue, offset, max_messages=min(_PAGE, most - len(messages)))
             messages += page.messages
+            budget.spend(sum(each.size for each in page.messages))
             past_end = bool(page.messages) and page.messages[-1].store_timestamp > end
             if past_end or len(messages) >= most or page.status is PullStatus.NO_NEW_MSG or page.next_offset <= offset:
                 break
@@ -181,9 +189,24 @@ class MessageSearch:
         return await self.newest(f"{DLQ_PREFIX}{group}", most)
 
 
-def describe(message: ReceivedMessage) -> FoundMessage:
-    """Returns a message as plain values."""
-    body, note = body_of(message)
+class _ByteBudget:
+    """Counts the bytes of the records that one search has read."""
+
+    def __init__(self) -> None:
+        self._remaining = MAX_FOUND_BYTES
+
+    def spend(self, count: int) -> None:
+        """Raises BadRequest if the search has read more than its limit."""
+        self._remaining -= count
+        if self._remaining < 0:
+            raise BadRequest(f"the messages found take more than {MAX_FOUND_BYTES} bytes; ask for fewer messages")
+
+
+def describe(message: ReceivedMessage, limit: int = MAX_ANSWER_BYTES) -> FoundMessage:
+    """Returns a message as plain values, with a body of at most `limit` bytes."""
+    body, note = body_of(message, limit)
+    if len(body) > limit:
+        body, note = b"", f"left out: an answer has at most {MAX_ANSWER_BYTES} bytes of bodies"
     record = message.record
     return FoundMessage(
         topic=record.topic,
@@ -209,13 +232,21 @@ def describe(message: ReceivedMessage) -> FoundMessage:
 
 
 def describe_all(messages: Iterable[ReceivedMessage]) -> list[FoundMessage]:
-    return [describe(message) for message in messages]
+    """Returns messages as plain values, with bodies of at most MAX_ANSWER_BYTES in all."""
+    described, remaining = [], MAX_ANSWER_BYTES
+    for message in messages:
+        described.append(describe(message, remaining))
+        remaining -= described[-1].body_size
+    return described
 
 
-def body_of(message: ReceivedMessage) -> tuple[bytes, str]:
-    """Returns the decompressed body and an empty text or, if that fails, the stored body and the reason."""
+def body_of(message: ReceivedMessage, limit: int = MAX_ANSWER_BYTES) -> tuple[bytes, str]:
+    """Returns the body, decompressed to at most `limit` bytes, and an empty text.
+
+    If that fails, returns the stored body and the reason.
+    """
     try:
-        return message.body, ""
+        return message.inflated(limit), ""
     except BadRequest as error:
         return message.record.body, f"shown as stored: {error}"
 

@@ -1,6 +1,7 @@
 """The console's server: access control in front of pages, API and metrics, and the background tasks.
 
-Callers must bind the socket first, so that a port in use is reported before anything starts.
+Callers must bind the socket first, so that a port in use is reported before anything starts. Time, size and number of
+what strangers send before they show a token are limited.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import partial
 import uvicorn
 from fastapi import FastAPI
 from nicegui import ui
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock import __version__
 from penstock.console.access import AccessMiddleware, AccessPolicy
@@ -29,6 +31,11 @@ from penstock.supervision import OnDeath, Supervisor
 log = logging.getLogger("penstock.console")
 _RECONNECT_S = 30.0
 _STOP_S = 3
+MAX_CONNECTIONS = 512
+HEADERS_S = 10.0
+"""Limit from the accept, or from the first byte of a later request, to the end of the request's headers."""
+MAX_HEADERS = 64 << 10
+"""Limit of a request's headers in bytes."""
 
 
 async def serve(
@@ -45,6 +52,8 @@ async def serve(
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=_STOP_S,
+        http=LimitedHttp,
+        limit_concurrency=MAX_CONNECTIONS,
         ws="websockets-sansio",
         ws_max_size=1 << 20,
     )
@@ -66,6 +75,47 @@ async def serve(
     finally:
         await tasks.stop()
         await console.close()
+
+
+class LimitedHttp(HttpToolsProtocol):
+    """uvicorn's protocol with limits of a request's headers, which uvicorn does not have. Over one, it hangs up."""
+
+    _header_bytes: int | None = 0
+    """The bytes of the headers so far; None while no headers are expected."""
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def data_received(self, data: bytes) -> None:
+        if self._header_bytes is not None:
+            self._header_bytes += len(data)
+        super().data_received(data)
+        if self._header_bytes is not None and self._header_bytes > MAX_HEADERS:
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        if self._header_bytes is None:
+            self._expect_headers()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._stop_expecting()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_expecting()
+        super().connection_lost(exc)
+
+    def _expect_headers(self) -> None:
+        self._header_bytes = 0
+        self._deadline = self.loop.call_later(HEADERS_S, self.transport.abort)
+
+    def _stop_expecting(self) -> None:
+        self._header_bytes = None
+        if self._deadline is not None:
+            self._deadline.cancel()
 
 
 class _Server(uvicorn.Server):

@@ -5,6 +5,7 @@
     kernels, rows, scan                                                     many records at once
     put_rows, arrow_puts, arrow_rows                                        columns and Arrow batches of messages
     constants, config_tables, damage_placeholder                            shared values, config files, repairs
+    typed_decoding                                                          the first use of a type by msgspec
 
 This package exports the names that other layers use most. Import the other names from the modules. The package does not
 export `scan.scan`, because that name would hide the module `scan`.

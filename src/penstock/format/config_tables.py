@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from penstock.format.constants import Int32, Int64
+from penstock.format.typed_decoding import prepared
 
 Json = dict[str, Any]
 """A JSON object. Maps by queue id or delay level have int keys when written, and int or text keys when read."""
@@ -35,7 +36,7 @@ class Bean(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @classmethod
     def from_json(cls, document: object) -> Self:
-        bean = msgspec.convert(document, cls)
+        bean = msgspec.convert(document, prepared(cls))
         assert isinstance(document, dict)  # convert accepts nothing else
         known = [encoded for encoded, _ in _names(cls)]
         return msgspec.structs.replace(bean, extra=_rest(document, *known))

@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.errors import BadRequest
 from penstock.format.constants import Int32, Int64
+from penstock.format.typed_decoding import prepared
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.json_header import BAD_JSON, decode_ext
 
@@ -45,7 +46,7 @@ def read(kind: type[F], ext: Mapping[str, str], code: int | None = None) -> F:
     Raises BadRequest, which names the field and, if given, the request code.
     """
     try:
-        header: F = msgspec.convert(ext, kind, strict=False)
+        header: F = msgspec.convert(ext, prepared(kind), strict=False)
         return header
     except msgspec.ValidationError:
         return _read_leniently(kind, ext, code)
@@ -78,7 +79,7 @@ def write(header: Fields) -> dict[str, str]:
 
 @cache
 def _decoder(kind: type[F]) -> msgspec.json.Decoder[F]:
-    return msgspec.json.Decoder(kind, strict=False)
+    return msgspec.json.Decoder(prepared(kind), strict=False)
 
 
 @cache

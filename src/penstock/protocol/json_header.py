@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.errors import BadFrame, BadRequest
 from penstock.format.constants import Int32
+from penstock.format.typed_decoding import prepared
 from penstock.protocol.versions import Language
 
 _NOTHING = msgspec.Raw(b"{}")
@@ -44,7 +45,7 @@ class _OutgoingHeader(msgspec.Struct, gc=False, omit_defaults=True, rename={"ext
     remark: str | None = None
 
 
-_header = msgspec.json.Decoder(JsonHeader, strict=False)
+_header = msgspec.json.Decoder(prepared(JsonHeader), strict=False)
 _strings = msgspec.json.Decoder(dict[str, str] | None)
 _values = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _string = msgspec.json.Decoder(str)

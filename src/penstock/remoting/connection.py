@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from penstock.errors import BadFrame, NoAnswer, PenstockError, Unreachable
 from penstock.protocol.codes import SERVED
 from penstock.protocol.command import ONE_WAY, RESPONSE, Command
-from penstock.protocol.frame import FrameReader, encode_parts
-from penstock.remoting.handlers import Before, Handler, Handlers, Result, failed, unsupported
-from penstock.remoting.limits import ConnectionLimits
+from penstock.protocol.frame import MAX_FRAME, FrameReader, encode_parts
+from penstock.remoting.handlers import Before, Handler, Handlers, Result, failed, oversized, unsupported
+from penstock.remoting.limits import BODY_LIMITS, SMALL_BODY, ConnectionLimits
 from penstock.remoting.sockets import keep_alive
 
 if TYPE_CHECKING:
@@ -316,7 +316,13 @@ class Connection(asyncio.Protocol):
                     self._pending.answer(command)
                     continue
                 try:
-                    result: Result = None if before is None else before(self, command)
+                    result: Result = None
+                    if len(command.body) > SMALL_BODY and len(command.body) > (
+                        limit := BODY_LIMITS.get(command.code, MAX_FRAME)
+                    ):
+                        result = oversized(command, limit)
+                    elif before is not None:
+                        result = before(self, command)
                     if result is None:
                         handler = handlers.get(command.code)
                         result = unsupported(command) if handler is None else handler(self, command)

@@ -62,3 +62,9 @@ def failed(command: Command, error: BaseException) -> Command:
 def unsupported(command: Command) -> Command:
     """Returns the reply to a request code without a handler."""
     return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {command.code} is not supported")
+
+
+def oversized(command: Command, limit: int) -> Command:
+    """Returns the reply to a request whose body is longer than `limit` bytes."""
+    found = f"has a body of {len(command.body)} bytes; at most {limit} are allowed"
+    return command.reply(ResponseCode.SYSTEM_ERROR, f"request code {command.code} {found}")

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from penstock.protocol.codes import RequestCode
 from penstock.protocol.frame import MAX_FRAME
 from penstock.rate_limited_log import RateLimitedLog
 
@@ -23,7 +25,31 @@ if TYPE_CHECKING:
     from penstock.remoting.connection import Address, Connection
 
 _SPARE_FILES = 512
-"""File descriptors reserved for the store's files, the logs and the loop."""
+"""File descriptors reserved for the store's files, the logs and the loop; a quarter of all if the system allows few."""
+
+SMALL_BODY: Final = 64 << 10
+BODY_LIMITS: Final[Mapping[int, int]] = {
+    **dict.fromkeys(RequestCode, SMALL_BODY),
+    **dict.fromkeys(
+        (
+            RequestCode.SEND_MESSAGE,
+            RequestCode.SEND_MESSAGE_V2,
+            RequestCode.SEND_BATCH_MESSAGE,
+            RequestCode.SEND_REPLY_MESSAGE,
+            RequestCode.SEND_REPLY_MESSAGE_V2,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+            RequestCode.CHECK_TRANSACTION_STATE,
+        ),
+        MAX_FRAME,  # messages; the store has a limit of its own
+    ),
+    RequestCode.REGISTER_BROKER: 8 << 20,  # all topics of a broker
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: 1 << 20,  # all queues of a topic
+    RequestCode.HEART_BEAT: 512 << 10,  # about 4,000 subscriptions
+    RequestCode.LOCK_BATCH_MQ: 256 << 10,  # about 3,000 queues
+    RequestCode.UNLOCK_BATCH_MQ: 256 << 10,
+}
+"""Limit of a request's body in bytes, by the request's code. No body of at most SMALL_BODY bytes exceeds it. A larger
+body is refused before it is decoded, so that one request cannot occupy the event loop for long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +59,10 @@ class ConnectionLimits:
     frame_bytes: int = MAX_FRAME
 
     connections: int = 16_384
-    """Limit of open connections from all peers. A connection above it is closed as soon as it is accepted."""
+    """Limit of open connections from all peers. A connection above it is closed as soon as it is accepted, and so is
+    one that would take a descriptor which is reserved for the store."""
     connections_per_peer: int = 4_096
-    """Limit of open connections from one address."""
+    """Limit of open connections from one address; lower if the system allows few open files."""
 
     first_frame_s: float = 30.0
     """Limit from the accept to the first whole frame, including a TLS handshake."""
@@ -82,7 +109,9 @@ def raise_open_files(connections: int) -> int:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _SPARE_FILES
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    if soft >= wanted:
         return soft
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if target > soft:
@@ -100,6 +129,8 @@ class ServerConnections:
         """`on_refused` is called with the code of each request that is refused or fails; -1 for an unknown code."""
         self._limits = limits
         self._on_refused = on_refused
+        self._most_of_one = limits.connections_per_peer
+        self._last_descriptor = sys.maxsize
         self._places: Counter[str] = Counter()
         self._taken = 0
         self._lines = RateLimitedLog(_logger)
@@ -116,11 +147,25 @@ class ServerConnections:
 
     # -- admission -------------------------------------------------------------------------------------------
 
-    def admit(self, host: str) -> bool:
-        """Returns whether one more connection from this host is allowed. If so, it counts from now on."""
+    def keep_reserve(self, open_files: int) -> None:
+        """Reserves descriptors for the store, of the `open_files` that this process may have.
+
+        A host gets at most three quarters of the others, so that one host cannot keep all others out.
+        """
+        for_connections = open_files - min(_SPARE_FILES, open_files // 4)
+        self._last_descriptor = for_connections - 1
+        self._most_of_one = min(self._limits.connections_per_peer, for_connections * 3 // 4)
+
+    def admit(self, host: str, descriptor: int) -> bool:
+        """Returns whether one more connection from this host is allowed. If so, it counts from now on.
+
+        The system gives out the lowest free `descriptor`, so it tells how many the whole process has.
+        """
         if self._taken >= self._limits.connections:
             self.refused((host, 0), f"there are {self._taken} connections already")
-        elif self._places[host] >= self._limits.connections_per_peer:
+        elif descriptor > self._last_descriptor:
+            self.refused((host, 0), "the other open files that the system allows are reserved for the store")
+        elif self._places[host] >= self._most_of_one:
             self.refused((host, 0), f"it has {self._places[host]} connections already")
         else:
             self._places[host] += 1

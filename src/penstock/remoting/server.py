@@ -92,7 +92,7 @@ class Acceptor:
                 self._pause = self._loop.call_later(_PAUSE_S, self._accept_again)
                 return
             host, _ = address_of(name)
-            if self._pool.admit(host):
+            if self._pool.admit(host, accepted.fileno()):
                 self._receive(accepted, host)
             else:
                 accepted.close()
@@ -217,6 +217,7 @@ class Server:
         already, for callers that needed to know the port earlier.
         """
         allowed = raise_open_files(self._limits.connections)
+        self._pool.keep_reserve(allowed)
         if allowed < self._limits.connections:
             _logger.info("the system allows %d open files, so there will be fewer connections than the limit", allowed)
         listener = listen(host, port, bound)

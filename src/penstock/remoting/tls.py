@@ -1,8 +1,11 @@
 """TLS from PEM files, by RocketMQ's property names (`tls.server.certPath`, `tls.client.trustCertPath`, ...).
 
-There are two differences from RocketMQ. A peer's certificate that the settings ask for is always verified. There is no
-built-in test certificate (`tls.test.mode.enable`): without `tls.server.certPath` a server does not use TLS. Host names
-are not checked, because routes contain addresses. Pure functions, except that they read the files.
+There are three differences from RocketMQ. A peer's certificate that the settings ask for is always verified. A client
+verifies the server's certificate unless `tls.client.authServer=false`: against `tls.client.trustCertPath` or, without
+it, the system's authorities. There is no built-in test certificate (`tls.test.mode.enable`): without
+`tls.server.certPath` a server does not use TLS. Host names are not checked, because routes contain addresses. So every
+certificate of a trusted authority is accepted: name your own authority. Pure functions, except that they read the
+files.
 """
 
 from __future__ import annotations
@@ -91,10 +94,10 @@ def client_tls(properties: Mapping[str, str]) -> ssl.SSLContext | None:
     trusted = properties.get("tls.client.trustCertPath", "")
     if trusted:
         _load_trusted(context, trusted)
-    elif properties.get("tls.client.authServer", "false").strip().lower() == "true":
-        context.load_default_certs()
-    else:
+    elif properties.get("tls.client.authServer", "true").strip().lower() == "false":
         context.verify_mode = ssl.CERT_NONE
+    else:
+        context.load_default_certs()
     if properties.get("tls.client.certPath"):
         _load_own(context, properties, "tls.client")
     return context

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.format.topics import is_readable_topic
+from penstock.format.typed_decoding import prepared
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 
@@ -36,7 +37,7 @@ def read_checksummed(files: Files, path: Path, kind: type[T]) -> T | None:
         document = json.loads(files.read_bytes(path))
         if document["crc32"] != _checksum(document["content"]):
             return None
-        return msgspec.convert(document["content"], kind)
+        return msgspec.convert(document["content"], prepared(kind))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError):

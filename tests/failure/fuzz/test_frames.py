@@ -7,6 +7,7 @@ for a million inputs (`make torture`). To repeat a run: PENSTOCK_SEED=<seed>.
 from __future__ import annotations
 
 import json
+import os
 import random
 import resource
 from collections.abc import Callable
@@ -196,7 +197,7 @@ def test_mutated_frames_are_refused_in_a_sentence_or_taken_in() -> None:
 @pytest.mark.torture
 @pytest.mark.timeout(3600)
 def test_a_million_mutated_frames() -> None:
-    torment(1_000_000)
+    torment(int(os.environ.get("PENSTOCK_FRAMES", "1000000")))
 
 
 @given(st.lists(st.binary(max_size=64), max_size=6))

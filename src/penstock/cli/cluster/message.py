@@ -27,6 +27,7 @@ from penstock.client.message import Message, ReceivedMessage
 from penstock.client.producer import Producer
 from penstock.errors import BadRequest
 from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.compression import MAX_SIZE
 from penstock.protocol.subscription import EVERYTHING
 
 app = typer.Typer(rich_markup_mode=None)
@@ -135,7 +136,7 @@ def write_messages(call: Call, messages: list[ReceivedMessage], *, body: bool = 
             continue
         record = each.record
         try:
-            record = msgspec.structs.replace(record, body=each.body)
+            record = msgspec.structs.replace(record, body=each.inflated(MAX_SIZE))
         except BadRequest as error:
             write_note(f"printing the body of {each.msg_id} as stored: {error}")
         write(f"{message_line(record, body=body)}  id {each.msg_id}\n")

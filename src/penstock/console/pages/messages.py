@@ -22,6 +22,8 @@ from penstock.console.pages import formatting
 from penstock.console.pages.frame import frame, pairs, refresh_every, section, show_errors, table, title
 
 MAX_SHOWN: Final = 64 << 10
+_MAX_PREVIEWED: Final = 1 << 20
+"""Limit of a body in a list, in bytes. A body that inflates to more is shown as stored."""
 """Limit of a body's shown part, in bytes. The download contains the whole body."""
 _PER_LINE: Final = 16
 
@@ -62,7 +64,7 @@ def list_columns() -> list[tuple[str, ...]]:
 
 def list_row(message: ReceivedMessage) -> dict[str, Any]:
     """Returns a message as a row of the result table."""
-    body, _ = body_of(message)
+    body, _ = body_of(message, _MAX_PREVIEWED)
     start = body[:_PREVIEW]
     text = start.hex(" ") if best_form(body) is Form.HEX else start.decode("utf-8", "replace")
     return {

@@ -84,7 +84,7 @@ def check_chains(data, int64_t slots, int64_t items, int64_t start, int64_t stop
     check_geometry(file.size, slots, items)
     if known.count != slots:
         raise ValueError(f"{known.count} chains are not those of {slots} slots")
-    if start < 1 or stop > items:
+    if not 1 <= start <= items or stop > items:
         raise ValueError(f"a file for {items} has no items {start} to {stop}")
     wrong = <int64_t*>malloc((room + 1) * sizeof(int64_t))
     back = <int64_t*>malloc((room + 1) * sizeof(int64_t))

@@ -26,6 +26,7 @@ from penstock.format.hosts import decode_host
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
 from penstock.format.record_layout import BORN_HOST_AT
 from penstock.format.sys_flag import BORN_HOST_V6
+from penstock.format.typed_decoding import prepared
 from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.ranges import OffsetRange, TaskLimits, piece_size_for, split_ranges
 from penstock.pipeline.session import gather, parallelism
@@ -341,7 +342,7 @@ def usage(spark: SparkSession, job_input: JobInput) -> Usage:
     """Counts the usage of stores on Spark. Raises BadStore or BadSettings."""
     with _UsagePlan(job_input, parallelism(spark)) as plan:
         results = gather(spark, plan.tasks, _count_piece)
-        return plan.usage([msgspec.msgpack.decode(each, type=KeyCounts) for each in results])
+        return plan.usage([msgspec.msgpack.decode(each, type=prepared(KeyCounts)) for each in results])
 
 
 def usage_here(job_input: JobInput) -> Usage:

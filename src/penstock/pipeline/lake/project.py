@@ -16,6 +16,7 @@ import yaml
 from penstock.broker.topics import is_system_topic
 from penstock.errors import BadSettings, BadStore
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
+from penstock.format.typed_decoding import prepared
 from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.plan import open_source
 from penstock.pipeline.session import LOOPBACK
@@ -174,7 +175,7 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True):
         except yaml.YAMLError as error:
             raise BadSettings(f"it must be YAML, and is not: {' '.join(str(error).split())}", path=path) from None
         try:
-            lake = msgspec.convert({**_fields(document), "folder": str(path.parent)}, cls)
+            lake = msgspec.convert({**_fields(document), "folder": str(path.parent)}, prepared(cls))
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise BadSettings(f"{error}", path=path) from None
         lake._check(path)

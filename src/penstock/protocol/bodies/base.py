@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.errors import BadRequest, CorruptData
 from penstock.format import fastjson
+from penstock.format.typed_decoding import prepared
 from penstock.protocol.json_header import BAD_JSON, replace_surrogates
 
 SHAPE_ERRORS = (msgspec.ValidationError, UnicodeDecodeError, RecursionError, ValueError)
@@ -28,7 +29,7 @@ class Body(msgspec.Struct, kw_only=True, rename="camel"):
     def from_bytes(cls, data: bytes | memoryview) -> Self:
         """Parses a body. Raises BadRequest."""
         try:
-            return msgspec.json.decode(data, type=cls, strict=False)
+            return msgspec.json.decode(data, type=prepared(cls), strict=False)
         except BAD_JSON:
             return cls._from_loose(data)
 
@@ -43,7 +44,7 @@ class Body(msgspec.Struct, kw_only=True, rename="camel"):
     @classmethod
     def _from_loose(cls, data: bytes | memoryview) -> Self:
         try:
-            return msgspec.convert(cls._normalized(read_document(data, cls.__name__)), cls, strict=False)
+            return msgspec.convert(cls._normalized(read_document(data, cls.__name__)), prepared(cls), strict=False)
         except SHAPE_ERRORS as error:
             raise BadRequest(f"the body is not a valid {cls.__name__}: {error}") from None
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from penstock.format.constants import Int32, Int64
+from penstock.format.typed_decoding import prepared
 from penstock.protocol.bodies.base import SHAPE_ERRORS, Body
 from penstock.protocol.subscription import SubscriptionData
 
@@ -56,7 +57,7 @@ class BodyByQueue(Body, kw_only=True):
             return None
         try:
             document = msgspec.json.decode(_QUEUE.sub(_AS_TEXT, data))
-            return msgspec.convert(_with_queues(document, _queue_from_text), cls, strict=False)
+            return msgspec.convert(_with_queues(document, _queue_from_text), prepared(cls), strict=False)
         except SHAPE_ERRORS:
             return None
 
@@ -94,7 +95,7 @@ def _with_queues(value: Any, key_of: Callable[[Any], Any]) -> Any:
 
 
 def _queue_from_pairs(key: Any) -> Any:
-    return msgspec.convert(dict(key), MessageQueue, strict=False) if isinstance(key, tuple) else key
+    return msgspec.convert(dict(key), prepared(MessageQueue), strict=False) if isinstance(key, tuple) else key
 
 
 def _queue_from_text(key: str) -> Any:

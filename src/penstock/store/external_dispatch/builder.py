@@ -34,6 +34,7 @@ from penstock.clock import now_ms
 from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.scan_rows import ROW, Reason
+from penstock.format.typed_decoding import prepared
 from penstock.store.commit_log import CommitLog
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import Quarantine, read_damage
@@ -103,7 +104,7 @@ def encode_piece(piece: DerivedRange) -> bytes:
 
 
 def decode_piece(data: bytes) -> DerivedRange:
-    return msgspec.msgpack.decode(data, type=DerivedRange)
+    return msgspec.msgpack.decode(data, type=prepared(DerivedRange))
 
 
 def cut_range(start: int, stop: int, most: int, least_size: int) -> list[tuple[int, int]]:

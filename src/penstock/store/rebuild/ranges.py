@@ -40,6 +40,7 @@ from penstock.format import kernels
 from penstock.format.damage_placeholder import is_placeholder
 from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE
 from penstock.format.topics import is_readable_topic
+from penstock.format.typed_decoding import prepared
 from penstock.store.atomic_files import checksummed, read_checksummed
 from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueName
 from penstock.store.consume_queue import Placeholders
@@ -197,7 +198,7 @@ def build_range(plan: RebuildPlan, files: Files, dry_run: bool, piece: RebuildRa
 
 
 def decode_note(data: bytes) -> RangeNote:
-    return msgspec.convert(json.loads(data), RangeNote)
+    return msgspec.convert(json.loads(data), prepared(RangeNote))
 
 
 def read_note(plan: RebuildPlan, files: Files, piece: RebuildRange) -> RangeNote | None:

@@ -88,7 +88,7 @@ def check_chains(data: Buffer, slots: int, items: int, start: int, stop: int, ne
     check_geometry(view, slots, items)
     if len(newest) != slots:
         raise ValueError(f"{len(newest)} chains are not those of {slots} slots")
-    if start < 1 or stop > items:
+    if not 1 <= start <= items or stop > items:
         raise ValueError(f"a file for {items} has no items {start} to {stop}")
     wrong, back = [], []
     before = _ITEM.unpack_from(view, item_at(slots, start - 1))[1] if start > 1 else None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from penstock.format.typed_decoding import prepared
 from penstock.pipeline.jobs.diff.sides import Sides
 from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.ranges import OffsetRange, TaskLimits, split_ranges
@@ -89,7 +90,7 @@ class LogDiff(msgspec.Struct, frozen=True, kw_only=True):
 def diff_bytes(spark: SparkSession, sides: Sides, examples: int = EXAMPLES) -> LogDiff:
     """Compares the logs on Spark. Reports up to `examples` differing ranges. Raises BadSettings or BadStore."""
     with _Logs(sides) as logs:
-        decode = msgspec.msgpack.Decoder(list[DifferingRange]).decode
+        decode = msgspec.msgpack.Decoder(prepared(list[DifferingRange])).decode
         found = [each for answer in gather(spark, logs.pieces, _differing_ranges_packed) for each in decode(answer)]
         return logs.report(found, examples)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
+from penstock.format.typed_decoding import prepared
 from penstock.pipeline.jobs.diff.compare import (
     ComparisonTask,
     Leftover,
@@ -116,7 +117,7 @@ def _display_order(each: Difference) -> tuple[Any, ...]:
 def _compare_all(spark: SparkSession, comparison: Comparison) -> tuple[Counter[QueueKey], list[QueueRange]]:
     """Returns the number of equal messages of each queue, and the ranges that differ."""
     tasks = comparison.tasks()
-    decode = msgspec.msgpack.Decoder(list[QueueComparison]).decode
+    decode = msgspec.msgpack.Decoder(prepared(list[QueueComparison])).decode
     return _sum_outcomes(tasks, (decode(answer) for answer in gather(spark, tasks, _outcomes_of)))
 
 
