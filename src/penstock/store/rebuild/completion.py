@@ -25,12 +25,13 @@ from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry, IndexHeader
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, copy_units
 from penstock.store.audit.queue_coverage import CoveredRun
+from penstock.store.derive import Keys
 from penstock.store.file_io import FileMap, Files, zero_from
 from penstock.store.index import IndexFile, header_after
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.readonly.view import FilesView
 from penstock.store.rebuild.plan import RebuildPlan
-from penstock.store.rebuild.ranges import Keys, QueuePlan, open_sparse, read_keys
+from penstock.store.rebuild.ranges import QueuePlan, open_sparse, read_keys
 
 # -- index files --------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
-import numpy as np
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.format import kernels
@@ -44,6 +43,7 @@ from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueNam
 from penstock.store.consume_queue import Placeholders
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
+from penstock.store.derive import KEY, NO_LIMIT, Keys, key_columns
 from penstock.store.file_io import FileMap, Files
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.rebuild.log_scan import (
@@ -93,7 +93,7 @@ def derive_range(
         selected = task.selects(topic, queue_id) if only is None else (topic, queue_id) in only
         return task.deleted.get(topic, 0) if selected and queue_id >= 0 and is_readable_topic(topic) else _NEVER
 
-    with_keys, max_runs = (task.index is not None, _MAX_RUNS) if only is None else (False, _NEVER // 64)
+    with_keys, max_runs = (task.index is not None, _MAX_RUNS) if only is None else (False, NO_LIMIT)
     builder = kernels.RangeBuilder(
         kernels.TopicTable(), task.delay_levels, with_keys, begin, max_queue_offset(0), max_runs
     )
@@ -157,16 +157,7 @@ def open_sparse(files: Files, path: Path, size: int) -> FileMap:
 
 # -- keys ---------------------------------------------------------------------------------------------------------
 
-KEY: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("time", "<i8")])
 _AT_ONCE: Final = 1 << 15
-
-
-class Keys(NamedTuple):
-    """Keys as columns."""
-
-    hashes: kernels.Ints
-    offsets: kernels.Longs
-    times: kernels.Longs
 
 
 def write_keys(files: Files, path: Path, table: memoryview) -> None:
@@ -179,9 +170,7 @@ def read_keys(files: Files, path: Path, first: int, stop: int) -> Iterator[Keys]
     """Yields copies of the keys with the numbers first … stop - 1."""
     with contextlib.closing(files.open_map(path)) as file:
         for start in range(first, stop, _AT_ONCE):
-            table = np.frombuffer(file.view, KEY, min(stop - start, _AT_ONCE), start * KEY.itemsize)
-            hashes, offsets, times = (np.ascontiguousarray(table[name]) for name in ("hash", "offset", "time"))
-            yield Keys(hashes, offsets, times)
+            yield key_columns(file.view, start, min(stop - start, _AT_ONCE))
 
 
 # -- building -----------------------------------------------------------------------------------------------------
