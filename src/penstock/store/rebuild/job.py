@@ -23,7 +23,7 @@ from penstock.store.file_io import Files
 from penstock.store.rebuild.completion import IndexFilePlan, QueueGroup
 from penstock.store.rebuild.plan import RebuildRange, RebuildSource, TaskRunner, open_in_place, open_into_folder
 from penstock.store.rebuild.report import Progress, RebuildReport, Rebuilt, no_progress
-from penstock.store.rebuild.staged_build import StagedBuild, described
+from penstock.store.rebuild.staged_build import StagedBuild
 from penstock.store.rebuild.target import TargetStore
 from penstock.store.settings import Settings
 
@@ -120,7 +120,7 @@ def rebuild(
             in_log_order=[f"{name} queue {number}" for name, number in sorted(totals.in_log_order)],
         )
         if dry_run:
-            report.rebuilt = [Rebuilt(*each) for each in described(*build.replacements())]
+            report.rebuilt = build.preview()
         elif source.owned is None:
             report.rebuilt = build.swap_in(*build.replacements())
             _remove_scratch(source)

@@ -261,6 +261,15 @@ class StagedBuild:
             queues |= {name: Replacement(reason, 0) for name, reason in obsolete.items()}
         return queues, None if self._task.index is None else Replacement(_REQUESTED, self.items)
 
+    def preview(self) -> list[Rebuilt]:
+        """Returns what `swap_in` would replace, and where the old files would go."""
+        queues, index = self.replacements()
+        root, kept = self._source.output.root, []
+        for place in _places(queues, index):
+            is_there = self._source.owned is not None and self._io.is_folder(root / place)
+            kept.append(within(root, self._source.quarantine.target_for(root / place)) if is_there else "")
+        return [Rebuilt(*each, where) for each, where in zip(_described(queues, index), kept, strict=True)]
+
     def swap_in(self, queues: Mapping[QueueName, Replacement], index: Replacement | None) -> list[Rebuilt]:
         """Replaces old folders with built ones, and clears the staging folder. A queue that was not built is removed.
 
@@ -269,15 +278,13 @@ class StagedBuild:
         layout = self._source.output
         if queues or index is not None:
             self._refuse_other_disks()
-        moves = [self._move(Path("consumequeue", topic, str(queue_id))) for topic, queue_id in sorted(queues)]
-        if index is not None:
-            moves.append(self._move(Path("index")))
+        moves = [self._move(place) for place in _places(queues, index)]
         swap(self._io, layout, moves)
         for topic in {topic for topic, _ in queues}:
             self._io.remove_folder(layout.consume_queue / topic)
         clear_staging(self._io, layout)
         kept = [move.kept if self._io.exists(layout.root / move.kept) else "" for move in moves]
-        return [Rebuilt(*each, where) for each, where in zip(described(queues, index), kept, strict=True)]
+        return [Rebuilt(*each, where) for each, where in zip(_described(queues, index), kept, strict=True)]
 
     def _refuse_other_disks(self) -> None:
         """Raises BadStore if a folder is on another disk: the swap renames folders, and no start could finish it."""
@@ -297,7 +304,13 @@ class StagedBuild:
         return Move(str(folder), self._io.is_folder(layout.staging / folder), within(layout.root, kept))
 
 
-def described(queues: Mapping[QueueName, Replacement], index: Replacement | None) -> list[tuple[str, str, int]]:
+def _places(queues: Mapping[QueueName, Replacement], index: Replacement | None) -> list[Path]:
+    """Returns the folders of all replacements, relative to the store's, in the order of `_described`."""
+    places = [Path("consumequeue", topic, str(queue_id)) for topic, queue_id in sorted(queues)]
+    return places if index is None else [*places, Path("index")]
+
+
+def _described(queues: Mapping[QueueName, Replacement], index: Replacement | None) -> list[tuple[str, str, int]]:
     """Returns name, reason and number of units of all replacements, as reports list them."""
     named = [(f"{name[0]} queue {name[1]}", *queues[name]) for name in sorted(queues)]
     return named if index is None else [*named, ("index", *index)]
