@@ -34,7 +34,7 @@ from bench.store import HUNDRED, KILO, PREFIX, TOPIC, pairs_of, settings_of
 from bench.workspace import GIB, MIB, BenchFailed
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import MessageStore, Settings
-from penstock.store.rebuild import ThreadRunner, rebuild_by_ranges
+from penstock.store.rebuild import ThreadRunner, rebuild
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -261,7 +261,7 @@ class Rebuilt:
         path = self._store(body, self.sizes.small)
         logging.getLogger("penstock.store").setLevel(logging.CRITICAL)
         with Stopwatch() as took:
-            report = rebuild_by_ranges(path, Settings.load(pairs=self._pairs), ThreadRunner())
+            report = rebuild(path, Settings.load(pairs=self._pairs), ThreadRunner())
         shutil.rmtree(path / "penstock" / "quarantine", ignore_errors=True)
         return Run.of(took.seconds, {"messages": report.rebuilt[-1].units}, took.cpu)
 

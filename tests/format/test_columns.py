@@ -11,7 +11,6 @@ from support.messages import G1, STORED, as_v2, make_record
 from penstock.format import kernels
 from penstock.format.delay import DEFAULT_DELAY_LEVELS
 from penstock.format.index_layout import key_hash
-from penstock.format.queue_unit import UNIT
 from penstock.format.scan_rows import ROW, Reason
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
@@ -164,35 +163,6 @@ def test_no_rows_make_no_groups_and_no_keys() -> None:
     kernels.tag_codes(b"", 0, rows, ())
     assert kernels.group_rows(rows) == []
     assert [len(column) for column in kernels.index_keys(b"", 0, rows)] == [0, 0]
-
-
-def test_units_of_picked_rows_are_appended() -> None:
-    log, rows, _ = log_of({"properties": {"TAGS": "TagA"}}, {}, {"properties": {"TAGS": "polygenelubricants"}})
-    kernels.tag_codes(log, BASE, rows, ())
-    out = bytearray(b"\xee" * 60)
-    kernels.append_units(out, 10, rows, np.array([0, 2]))
-    assert out[:10] + out[50:] == b"\xee" * 20
-    units = np.frombuffer(out[10:50], dtype=UNIT)
-    assert units["offset"].tolist() == rows["physical_offset"][[0, 2]].tolist()
-    assert units["size"].tolist() == rows["size"][[0, 2]].tolist()
-    assert units["tags_code"].tolist() == [2_598_919, -2_147_483_648]
-
-
-def test_the_golden_record_has_javas_unit() -> None:
-    rows, _, _ = kernels.walk(G1, 0, 0, 180, True, None, 1)
-    kernels.tag_codes(G1, 0, rows, ())
-    out = bytearray(20)
-    kernels.append_units(out, 0, rows, np.array([0]))
-    assert out == bytes.fromhex("0000000000000000 000000b4 000000000027a807")
-
-
-@pytest.mark.parametrize(("at", "picks"), [(-1, [0]), (1, [0]), (0, [0, 0]), (0, [1]), (0, [-1]), (2**40, [0])])
-def test_units_are_never_taken_or_put_outside(at: int, picks: list[int]) -> None:
-    _, rows, _ = log_of({})
-    out = bytearray(20)
-    with pytest.raises(ValueError):
-        kernels.append_units(out, at, rows, np.array(picks))
-    assert not any(out)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import TWINS, running_on
-from support.messages import make_record
+from support.messages import G1, make_record
 
 from penstock.format import kernels
 from penstock.format.properties import encode_properties
+from penstock.format.queue_unit import pack_unit
 from penstock.format.scan_rows import Reason
 
 DELAYS = (1000, 5000)
@@ -25,7 +26,7 @@ def everything(topic: str, queue_id: int) -> int:
 
 
 def builder(
-    since: Callable[[str, int], int] = everything, *, with_keys: bool = True, max_runs: int = 64
+    since: Callable[[str, int], int] | None = everything, *, with_keys: bool = True, max_runs: int = 64
 ) -> kernels.RangeBuilder:
     return kernels.RangeBuilder(kernels.TopicTable(), DELAYS, with_keys, since, SLACK, max_runs)
 
@@ -45,9 +46,9 @@ def by_rows(log: bytearray) -> tuple[dict[tuple[str, int], bytes], list[tuple[in
     kernels.tag_codes(log, 0, rows, DELAYS)
     units = {}
     for topic_id, queue_id, picks in kernels.group_rows(rows):
-        made = bytearray(20 * len(picks))
-        kernels.append_units(made, 0, rows, picks)
-        units[topics.name(topic_id), queue_id] = bytes(made)
+        columns = (rows[name][picks].tolist() for name in ("physical_offset", "size", "tags_code"))
+        made = b"".join(pack_unit(*unit) for unit in zip(*columns, strict=True))
+        units[topics.name(topic_id), queue_id] = made
     hashes, numbers = kernels.index_keys(log, 0, rows)
     offsets, times = rows["physical_offset"][numbers].tolist(), rows["store_timestamp"][numbers].tolist()
     return units, list(zip(hashes.tolist(), offsets, times, strict=True))
@@ -98,7 +99,7 @@ def test_units_and_keys_are_those_that_the_rows_give(log: bytearray) -> None:
 
 def said(made: kernels.RangeBuilder, answers: list[tuple[int, int, int, int]]) -> list[object]:
     queues = [(*part[:3], bytes(part[3])) for part in made.queues()]
-    return [answers, queues, bytes(made.key_table()), made.rolled_back, made.records]
+    return [answers, queues, bytes(made.key_table()), made.rolled_back, made.records, made.newest]
 
 
 @settings(max_examples=30)
@@ -109,12 +110,13 @@ def test_both_twins_say_the_same_of_a_harmed_log(log: bytearray, data: st.DataOb
             log[at] ^= data.draw(st.integers(1, 255))
     log += data.draw(st.binary(max_size=20))
     base, max_runs = data.draw(st.sampled_from([0, 0, 0, 8])), data.draw(st.integers(1, 3))
+    checked, most = data.draw(st.booleans()), data.draw(st.sampled_from([1, 2, 100]))
     starts = sorted([*data.draw(st.lists(st.integers(0, len(log)), max_size=3)), 0])
     found = []
     for twin in TWINS:
         with running_on(twin):
             made = builder(lambda topic, queue_id: 200 if topic == "U" else 0, max_runs=max_runs)
-            answers = [made.take(log, base, start, len(log)) for start in starts]
+            answers = [made.take(log, base, start, len(log), checked, most) for start in starts]
             found.append(said(made, answers))
     assert found[0] == found[-1]
 
@@ -198,6 +200,31 @@ def test_bodies_are_checked() -> None:
     log = a_log({"body": b"good"}, {"body": b"bad"})
     log[log.index(b"bad")] ^= 1
     assert builder().take(log, 0, 0, len(log))[1:3] == (Reason.BAD_CRC, 1)
+
+
+@pytest.mark.usefixtures("kernels_name")
+def test_unchecked_a_body_may_be_anything() -> None:
+    log = a_log({"body": b"good"}, {"body": b"bad"})
+    log[log.index(b"bad")] ^= 1
+    assert builder().take(log, 0, 0, len(log), False) == (len(log), Reason.STOP, 2, 0)
+
+
+@pytest.mark.usefixtures("kernels_name")
+def test_a_limit_of_records_leaves_the_rest_to_the_next_call() -> None:
+    records = [{"queue_offset": offset, "store_timestamp": 100 + offset} for offset in range(5)]
+    log, made = a_log(*records), builder()
+    reached, reason, count, _ = made.take(log, 0, 0, len(log), False, 3)
+    assert (reason, count, made.newest) == (Reason.FULL, 3, 102)
+    assert made.take(log, 0, reached, len(log), False, 2)[1:3] == (Reason.STOP, 2)
+    assert [runs[0][:2] for _, _, runs, _ in made.queues()] == [(0, 5)]
+
+
+@pytest.mark.usefixtures("kernels_name")
+def test_the_golden_record_has_javas_unit() -> None:
+    made = builder(None)
+    made.take(G1, 0, 0, 180)
+    ((_, _, _, units),) = made.queues()
+    assert bytes(units) == bytes.fromhex("0000000000000000 000000b4 000000000027a807")
 
 
 @pytest.mark.usefixtures("kernels_name")

@@ -25,15 +25,8 @@ from hypothesis import strategies as st
 from penstock.format.record import Record
 from penstock.format.sys_flag import COMPRESSED
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutResult, Settings
-from penstock.store.external_dispatch.builder import (
-    Builder,
-    DerivedRange,
-    LogRange,
-    cut_range,
-    decode_piece,
-    encode_piece,
-    scan,
-)
+from penstock.store.derive import DerivedPiece, LogRange, cut_range, scan
+from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.follower import ExternalDispatch
 from penstock.store.file_io import Files
 from penstock.store.retention.cleaner import DeletedFile
@@ -369,7 +362,7 @@ def unpacked(record: Record) -> bytes:
     return UNPACK[codec](record.body) if record.sys_flag & COMPRESSED else record.body
 
 
-def pieces_of(builder: Builder, stop: int, count: int = 3) -> list[DerivedRange]:
+def pieces_of(builder: Builder, stop: int, count: int = 3) -> list[DerivedPiece]:
     """What workers would find between where the builder stands and `stop`."""
     settings, found = builder.settings, []
     for number, (begin, end) in enumerate(cut_range(builder.position, stop, count, 1)):
@@ -381,7 +374,7 @@ def pieces_of(builder: Builder, stop: int, count: int = 3) -> list[DerivedRange]
             number == 0,
             settings.delay_levels,
         )
-        found += [decode_piece(encode_piece(piece)) for piece in scan(place)]
+        found += [DerivedPiece.decode(piece.encode()) for piece in scan(place)]
     return found
 
 

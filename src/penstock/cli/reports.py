@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli.output import add_row, plain, show, table, write
 from penstock.store.audit import AuditReport, Finding
-from penstock.store.repair import Rebuilt
+from penstock.store.rebuild import Rebuilt
 from penstock.units import format_size
 
 MAX_SHOWN_PER_KIND = 5

@@ -40,7 +40,7 @@ from penstock.pipeline.ranges import MessageSource, Queue
 from penstock.pipeline.rows import RowShape
 from penstock.pipeline.source import ReadPartition, check_schema, read_part
 from penstock.pipeline.store_source import StoreSource
-from penstock.store.external_dispatch.builder import cut_range
+from penstock.store.derive import cut_range
 from penstock.store.external_dispatch.coordination import read_mark
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout

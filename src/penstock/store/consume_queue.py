@@ -15,9 +15,9 @@ from __future__ import annotations
 import logging
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,11 +41,9 @@ from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MappedFileQueue, file_name
 
 log = logging.getLogger("penstock.store")
-_MIN_BULK_WRITE = 2048
+_MIN_BULK_WRITE = 2048 * UNIT_SIZE
 NO_UNIT = (0, NO_RECORD_SIZE, 0)
 _TARGET = struct.Struct(">qi")
-Rows = npt.NDArray[np.void]
-Picks = npt.NDArray[np.int64]
 UNITS_AT_ONCE: Final = 4096
 """Units checked at a time: few enough to stay in the processor's cache."""
 _FILES_CHECKED_FULLY: Final = 3
@@ -59,6 +57,46 @@ class GapInQueue(Exception):
         super().__init__(what)
         self.queue_end = queue_end
         """Physical offset at which the last unit's record ends; -1 if the queue is empty."""
+
+
+class QueueRun(NamedTuple):
+    """Units of records with consecutive queue offsets from `first` on, in log order."""
+
+    first: int
+    units: memoryview
+
+    @property
+    def physical_offset(self) -> int:
+        """That of the first record."""
+        return int.from_bytes(self.units[:8], "big")
+
+    @property
+    def columns(self) -> Units:
+        return np.frombuffer(self.units, UNIT)
+
+    def after(self, count: int) -> QueueRun:
+        """Returns the run without its first `count` units."""
+        return QueueRun(self.first + count, self.units[count * UNIT_SIZE :])
+
+    def where(self, wanted: npt.NDArray[np.bool_]) -> list[QueueRun]:
+        """Returns the runs that are left of it: the units for which `wanted` is true."""
+        if wanted.all():
+            return [self]
+        borders = np.flatnonzero(np.diff(wanted, prepend=False, append=False)).tolist()
+        pairs = zip(borders[::2], borders[1::2], strict=True)
+        return [QueueRun(self.first + low, self.units[low * UNIT_SIZE : high * UNIT_SIZE]) for low, high in pairs]
+
+
+def split_runs(runs: Sequence[kernels.UnitRun], units: memoryview) -> list[QueueRun]:
+    """Splits the units of a queue, as a RangeBuilder returns them, into its runs."""
+    if len(runs) == 1:
+        return [QueueRun(runs[0][0], units)]
+    split: list[QueueRun] = []
+    for first, end, _, _ in runs:
+        size = (end - first) * UNIT_SIZE
+        split.append(QueueRun(first, units[:size]))
+        units = units[size:]
+    return split
 
 
 class ConsumeQueue:
@@ -252,57 +290,40 @@ class ConsumeQueue:
 
     # -- appending -------------------------------------------------------------------------------------------
 
-    def append(
-        self, rows: Rows, picks: Picks, *, no_gap_before: int = -1, placeholders: Placeholders | None = None
-    ) -> int:
-        """Appends units for the records `rows[picks]`, which must be in log order. Returns the number of new ones.
+    def append(self, run: QueueRun, *, no_gap_before: int = -1, placeholders: Placeholders | None = None) -> int:
+        """Appends the units of a run. Returns the number of new ones.
 
-        Idempotent: skips records that have a unit. Skips records that lie in the log before the last unit's record:
-        they are older than a deletion of the topic. A gap in the queue offsets is filled with units that point to the
+        Idempotent: skips units that exist. Skips records that lie in the log before the last unit's record: they are
+        older than a deletion of the topic. A gap in the queue offsets is filled with units that point to the
         placeholder in the gap, or to no record. If the record before the gap ends before the physical offset
         `no_gap_before`, the missing records may still be in the log: then raises GapInQueue.
         """
-        offsets = rows["queue_offset"][picks]
         next_offset = self.max_offset
-        if int(offsets[0]) < next_offset or int(rows["physical_offset"][picks[0]]) < self.max_physical_offset:
-            new = (offsets >= next_offset) & (rows["physical_offset"][picks] >= self.max_physical_offset)
-            picks, offsets = picks[new], offsets[new]
-        if not len(picks):
+        if run.first < next_offset:
+            run = run.after(next_offset - run.first)
+        if run.units and run.physical_offset < self.max_physical_offset:
+            run = run.after(int(np.count_nonzero(run.columns["offset"] < self.max_physical_offset)))
+        if not run.units:
             return 0
-        first = int(offsets[0])
-        if first > next_offset or (len(offsets) > 1 and not (np.diff(offsets) == 1).all()):
-            return self._append_with_gaps(rows, picks, no_gap_before, placeholders or Placeholders())
-        done = 0
-        while done < len(picks):
-            file = self.files.writable(first * UNIT_SIZE)
-            count = min(len(picks) - done, (file.size - file.wrote) // UNIT_SIZE)
-            part = picks[done : done + count]
-            if count < _MIN_BULK_WRITE:
-                kernels.append_units(file.map.view, file.wrote, rows, part)
+        if run.first > next_offset:
+            if self.max_physical_offset < no_gap_before:
+                missing = f"{self.topic}/{self.queue_id}: {next_offset} to {run.first - 1}"
+                raise GapInQueue(missing, self.max_physical_offset)
+            unit = (placeholders or Placeholders()).unit_for_gap(self.max_physical_offset, run.physical_offset)
+            self.fill_up_to(run.first, unit)
+        left = run.units
+        while left:
+            file = self.files.writable(run.first * UNIT_SIZE)
+            position, size = file.wrote, min(len(left), file.size - file.wrote)
+            if size < _MIN_BULK_WRITE:
+                file.map.view[position : position + size] = left[:size]
             else:  # a write is far cheaper than the page faults of a new file
-                kernels.append_units(units := bytearray(count * UNIT_SIZE), 0, rows, part)
-                file.map.write(file.wrote, units)
-            file.wrote += count * UNIT_SIZE
-            done += count
-            newest = rows[part[-1]]
-            self.max_physical_offset = int(newest["physical_offset"]) + int(newest["size"])
-        return done
-
-    def _append_with_gaps(self, rows: Rows, picks: Picks, no_gap_before: int, placeholders: Placeholders) -> int:
-        """Appends the records one by one. Fills gaps in the queue offsets and skips duplicates."""
-        added = 0
-        for pick in picks:
-            queue_offset = int(rows[pick]["queue_offset"])
-            if queue_offset < self.max_offset:
-                continue
-            if queue_offset > self.max_offset:
-                if self.max_physical_offset < no_gap_before:
-                    missing = f"{self.topic}/{self.queue_id}: {self.max_offset} to {queue_offset - 1}"
-                    raise GapInQueue(missing, self.max_physical_offset)
-                unit = placeholders.unit_for_gap(self.max_physical_offset, int(rows[pick]["physical_offset"]))
-                self.fill_up_to(queue_offset, unit)
-            added += self.append(rows, np.array([pick], np.int64))
-        return added
+                file.map.write(position, left[:size])
+            file.wrote += size
+            offset, length = _TARGET.unpack_from(left, size - UNIT_SIZE)
+            self.max_physical_offset = offset + length
+            left = left[size:]
+        return len(run.units) // UNIT_SIZE
 
     def fill_up_to(self, queue_offset: int, unit: bytes = PRE_BLANK) -> None:
         """Fills the queue up to `queue_offset` with `unit`, which points to no record or to a placeholder.

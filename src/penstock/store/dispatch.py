@@ -6,8 +6,8 @@ at a time. Dispatch never passes the log's confirmed offset, so under SYNC_FLUSH
 Steps are idempotent: units and index items that exist are skipped. A crash loses nothing, because recovery dispatches
 again. A record gets no unit if its topic was deleted after the record was stored; the index contains it all the same.
 
-To derive records means to parse them into rows and key hashes. During recovery `DerivePrefetch` derives the next
-records on a second core while the current ones are written to queues and index.
+Records are derived by `derive.py`. During recovery `DerivePrefetch` derives the next records on a second core while the
+current ones are written to queues and index.
 """
 
 from __future__ import annotations
@@ -17,74 +17,30 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol, TypeAlias
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import StoreFailed
 from penstock.format import kernels
-from penstock.format.damage_placeholder import find_placeholders
-from penstock.format.scan import row_at
-from penstock.format.scan_rows import ROW, Reason
+from penstock.format.queue_unit import UNIT
+from penstock.format.scan import next_valid, row_at
+from penstock.format.scan_rows import Reason
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import ConsumeQueue, Picks, Placeholders
+from penstock.store.consume_queue import ConsumeQueue, Placeholders, QueueRun, split_runs
 from penstock.store.consume_queues import DerivedFiles
 from penstock.store.damage import DamagedRange
+from penstock.store.derive import DerivedPiece, DerivePrefetch, Deriver, DeriveSource, key_columns
 from penstock.store.mapped_file import MappedFile
 from penstock.store.record_reader import UnitClaims
 from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.worker import Died, Listeners, reporting_death
 
 log = logging.getLogger("penstock.store")
-_BATCH_ROWS = 16_384
 _RETRY_SECONDS = 0.1
 Arrived = Callable[[str, int, int, npt.NDArray[np.int64]], None]
 """Takes topic, queue id, the queue's new max offset, and the tags codes of the new messages."""
-Derived: TypeAlias = tuple[kernels.Rows, int, int, kernels.Ints, kernels.Longs]
-"""Rows, position at which deriving stopped, Reason why, key hashes, and the row number of each key hash."""
-Derive: TypeAlias = Callable[[memoryview, int, int, int, kernels.Rows], Derived]
-
-
-class DeriveSource(Protocol):
-    """A supplier of the rows and key hashes of the next records, for steps."""
-
-    def derive(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
-        """Derives records of [start, stop) in a file that begins at `base`. May return only the first of them."""
-        ...
-
-
-class DerivePrefetch:
-    """A second thread that derives the next rows, without the GIL, while the caller builds units from the current rows.
-
-    Two row buffers alternate: the caller reads one while the thread fills the other. The log's files must stay mapped,
-    and only one thread may dispatch.
-    """
-
-    def __init__(self, pool: ThreadPoolExecutor, derive: Derive, buffers: tuple[kernels.Rows, kernels.Rows]) -> None:
-        self._pool = pool
-        self._derive = derive
-        self._buffers = buffers
-        self._turn = 0
-        self._next_range: tuple[int, int, int] | None = None
-        self._next: Future[Derived] | None = None
-
-    def derive(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
-        """Returns the records of [start, stop) that fit into a buffer. Starts to derive the records after them."""
-        if self._next is not None and self._next_range == (base, start, stop):
-            derived = self._next.result()
-        else:
-            if self._next is not None:
-                self._next.result()  # not wanted after all, but it uses its buffer until it ends
-            derived = self._derive(data, base, start, stop, self._buffers[self._turn])
-        self._turn = 1 - self._turn
-        self._next_range = self._next = None
-        _, reached, reason, _, _ = derived
-        if reason == Reason.FULL:
-            self._next_range = (base, reached, stop)
-            self._next = self._pool.submit(self._derive, data, base, reached, stop, self._buffers[self._turn])
-        return derived
 
 
 class Dispatcher:
@@ -102,10 +58,9 @@ class Dispatcher:
         self._index = derived.index
         self._delay_levels = delay_levels
         self._flags = flags
-        self._topics = kernels.TopicTable()
-        self._rows = np.empty(_BATCH_ROWS, ROW)
+        self.deriver = Deriver(delay_levels, with_keys=derived.index is not None, recovering=True)
         self._index_items = bytearray()
-        self._source: DeriveSource | None = None
+        self._source: DeriveSource = self.deriver
         self._step_lock = threading.Lock()
         self._turnstile = threading.Lock()
         self._wake = threading.Event()
@@ -113,7 +68,7 @@ class Dispatcher:
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._starting = True
-        """True during recovery or repair: there are no readers, and records may already have units."""
+        """True during recovery: there are no readers, and records may already have units."""
         self.position = 0
         """Physical offset up to which all records are dispatched. Only steps and `move_to` change it."""
         self.timestamp = 0
@@ -125,7 +80,6 @@ class Dispatcher:
         """Damaged ranges that recovery met and `set_damage` did not name."""
         self._no_gap_before = -1
         self.placeholders = Placeholders()
-        self._selects: Callable[[str, int], bool] | None = None
         self._deleted: Mapping[str, int] = {}
         self._restarts: Mapping[tuple[str, int], int] = {}
         self._remove_restarted: Callable[[ConsumeQueue, int], object] | None = None
@@ -184,10 +138,6 @@ class Dispatcher:
         """Sets the known damaged ranges, in log order. Dispatch skips them."""
         self._damage = tuple(damage)
 
-    def build_only(self, selects: Callable[[str, int], bool] | None) -> None:
-        """Restricts the building of units to the queues (topic, queue id) that `selects` accepts. None selects all."""
-        self._selects = selects
-
     def move_to(self, position: int) -> None:
         """Sets the position. No step may be running."""
         self.position = position
@@ -208,8 +158,9 @@ class Dispatcher:
     # -- running ---------------------------------------------------------------------------------------------
 
     def end_recovery(self) -> None:
-        """Marks the end of recovery or repair: every record dispatched later is new."""
+        """Marks the end of recovery: every record dispatched later is new."""
         self._starting = False
+        self._source = self.deriver = Deriver(self._delay_levels, with_keys=self._index is not None)
 
     def start(self) -> None:
         self.end_recovery()
@@ -326,103 +277,80 @@ class Dispatcher:
                 self.position = damage.end
                 return
             stop = stop if damage is None else min(stop, damage.physical_offset - base)
-        rows, reached, reason, hashes, numbers = self._next_rows(data, base, start, stop)
-        if len(rows):
-            self._build(rows, hashes, numbers)
-            self.timestamp = int(rows["store_timestamp"][-1])
-        if reason == Reason.BLANK:
+        piece = self._source.derive(data, base, start, stop)
+        reached = piece.reached - base
+        if reached > start:
+            self._build(piece)
+            self.timestamp = piece.newest
+        if piece.reason == Reason.BLANK:
             reached = file.size
-        elif reason not in (Reason.STOP, Reason.FULL):
-            reached = self._skip_damage(data, base, reached, stop, Reason(reason))
+        elif piece.reason not in (Reason.STOP, Reason.FULL):
+            reached = self._skip_damage(data, base, reached, stop, Reason(piece.reason))
         self.position = base + reached
-
-    def _next_rows(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
-        if self._source is None:
-            return self.derive_now(data, base, start, stop)
-        return self._source.derive(data, base, start, stop)
-
-    def derive_now(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
-        """Derives the records of [start, stop) on this thread, without a DeriveSource."""
-        return self._derive(data, base, start, stop, self._rows)
-
-    @property
-    def topics(self) -> kernels.Topics:
-        """The table that maps the topic ids in derived rows to topic names."""
-        return self._topics
-
-    def _derive(self, data: memoryview, base: int, start: int, stop: int, rows: kernels.Rows) -> Derived:
-        return kernels.derive(data, base, start, stop, self._topics, self._delay_levels, rows)
 
     @contextlib.contextmanager
     def prefetching(self) -> Iterator[None]:
         """Inside, a second thread derives ahead of the steps. Only for recovery: it has the store to itself."""
-        buffers = self._rows, np.empty(_BATCH_ROWS, ROW)
         with (
             ThreadPoolExecutor(1, "penstock-dispatch-ahead") as pool,
-            self.deriving_from(DerivePrefetch(pool, self._derive, buffers)),
+            self.deriving_from(DerivePrefetch(pool, self.deriver)),
         ):
             yield
 
     @contextlib.contextmanager
     def deriving_from(self, source: DeriveSource) -> Iterator[None]:
-        """Inside, steps get their rows from `source`."""
+        """Inside, steps get their pieces from `source`."""
         self._source = source
         try:
             yield
         finally:
-            self._source = None
+            self._source = self.deriver
 
     def _next_damage(self) -> DamagedRange | None:
         """Returns the first known damaged range that ends after the position; None if there is none."""
         at = bisect_right(self._damage, self.position, key=lambda each: each.end)
         return self._damage[at] if at < len(self._damage) else None
 
-    def _build(self, rows: kernels.Rows, hashes: kernels.Ints, numbers: kernels.Longs) -> None:
+    def _build(self, piece: DerivedPiece) -> None:
         claims: UnitClaims | None = None
-        groups = kernels.group_rows(rows)
         if self._starting:
-            claims = UnitClaims(self._queues, rows)
+            claims = UnitClaims(self._queues, piece.start, piece.reached)
             self.placeholders.log_is_whole = self._log.min_offset == 0
-            if sum(len(picks) for _, _, picks in groups) < len(rows):  # placeholders have no units
-                self.placeholders.add(find_placeholders(rows, self._topics.name))
-        for topic_id, queue_id, picks in groups:
-            topic = self._topics.name(topic_id)
-            picks = self._picks_for(topic, queue_id, rows, picks, claims)
-            if not len(picks):
+            self.placeholders.add(piece.placeholders)
+        for topic, queue_id, runs, units in piece.queues:
+            wanted = self._wanted(topic, queue_id, split_runs(runs, units), claims)
+            if not wanted:
                 continue
             queue = self._queues.find_or_add(topic, queue_id)
             if queue is None:
-                log.warning(
-                    "%d records of %r queue %d have no legal name and get no queue", len(picks), topic, queue_id
-                )
+                log.warning("records of %r queue %d have no legal name and get no queue", topic, queue_id)
                 continue
-            if self._remove_restarted is not None and (restart := _restart_pick(queue, rows, picks)) > 0:
-                picks = picks[restart - 1 :]
-                self._remove_restarted(queue, int(rows["physical_offset"][picks[0]]))
+            if self._remove_restarted is not None and (restart := _restart(queue, wanted)) is not None:
+                wanted = wanted[restart:]
+                self._remove_restarted(queue, wanted[0].physical_offset)
                 queue = self._queues.find_or_add(topic, queue_id)
                 assert queue is not None, "its name was legal"
-            is_new = queue.append(rows, picks, no_gap_before=self._no_gap_before, placeholders=self.placeholders)
-            if is_new and self._arrived:
-                self._arrived.notify(topic, queue_id, queue.max_offset, rows["tags_code"][picks])
-        if self._index is not None:
-            offsets, times = rows["physical_offset"][numbers], rows["store_timestamp"][numbers]
-            self._index.append(hashes, offsets, times, buffer=None if claims is None else self._index_items)
+            added = 0
+            for run in wanted:
+                added += queue.append(run, no_gap_before=self._no_gap_before, placeholders=self.placeholders)
+            if added and self._arrived:
+                codes = np.frombuffer(units, UNIT)["tags_code"].astype(np.int64)
+                self._arrived.notify(topic, queue_id, queue.max_offset, codes)
+        if self._index is not None and len(piece.keys):
+            self._index.append(*key_columns(piece.keys), buffer=None if claims is None else self._index_items)
 
-    def _picks_for(
-        self, topic: str, queue_id: int, rows: kernels.Rows, picks: Picks, claims: UnitClaims | None
-    ) -> Picks:
-        """Returns the picks (row numbers) of one queue that get units in that queue."""
-        if self._selects is not None and not self._selects(topic, queue_id):
-            return picks[:0]
+    def _wanted(self, topic: str, queue_id: int, runs: list[QueueRun], claims: UnitClaims | None) -> list[QueueRun]:
+        """Returns the runs of one queue without the units that the queue does not get."""
         if topic in self._deleted or (topic, queue_id) in self._restarts:
             begin = max(self._deleted.get(topic, 0), self._restarts.get((topic, queue_id), 0))
-            picks = picks[rows["physical_offset"][picks] >= begin]
-        if claims is not None and len(picks):
-            wrong = claims.misplaced(self._queues.find(topic, queue_id), rows, picks)
-            if wrong.any():
-                log.warning("%s queue %d: %d records cannot belong there", topic, queue_id, np.count_nonzero(wrong))
-                picks = picks[~wrong]
-        return picks
+            runs = [part for run in runs for part in run.where(run.columns["offset"] >= begin)]
+        if claims is not None and runs:
+            queue = self._queues.find(topic, queue_id)
+            masks = [claims.misplaced(queue, run) for run in runs]
+            if wrong := sum(int(np.count_nonzero(mask)) for mask in masks):
+                log.warning("%s queue %d: %d records cannot belong there", topic, queue_id, wrong)
+                runs = [part for run, mask in zip(runs, masks, strict=True) for part in run.where(~mask)]
+        return runs
 
     def tags_code(self, record: bytes, offset: int) -> int:
         """Computes the tags code that the unit of a valid record has. `offset` is the record's physical offset."""
@@ -432,7 +360,7 @@ class Dispatcher:
 
     def _skip_damage(self, data: memoryview, base: int, position: int, stop: int, reason: Reason) -> int:
         """Skips the invalid bytes at `position`. Returns the position of the next valid record, or `stop`."""
-        found = kernels.find_record(data, base, position + 1, stop, True)
+        found = next_valid(data, base, position + 1, stop)
         reached = stop if found < 0 else found
         self.skipped_bytes += reached - position
         if self._starting:
@@ -441,15 +369,13 @@ class Dispatcher:
         return reached
 
 
-def _restart_pick(queue: ConsumeQueue, rows: kernels.Rows, picks: Picks) -> int:
-    """Returns the pick, counted from 1, at which a queue restarts at queue offset 0; 0 if the queue does not restart.
+def _restart(queue: ConsumeQueue, runs: list[QueueRun]) -> int | None:
+    """Returns the number of the run at which a queue restarts at queue offset 0; None if the queue does not restart.
 
     Only a slave needs this. Its master may delete a topic and create it again. The slave may receive the new messages
     before it learns of the deletion.
     """
-    restarts = np.flatnonzero(rows["queue_offset"][picks] == 0)
-    if not len(restarts):
-        return 0
-    last = int(restarts[-1])
-    is_new = int(rows["physical_offset"][picks[last]]) >= max(queue.max_physical_offset, 0)
-    return last + 1 if is_new and (last or queue.max_offset) else 0
+    last = max((number for number, run in enumerate(runs) if run.first == 0), default=None)
+    if last is None or runs[last].physical_offset < max(queue.max_physical_offset, 0):
+        return None
+    return last if last or queue.max_offset else None

@@ -22,7 +22,7 @@ from penstock.format.record_layout import HEAD, LONG, head_of, size_and_magic, s
 from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import enters_queue
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import ConsumeQueue, Picks
+from penstock.store.consume_queue import ConsumeQueue, QueueRun
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.file_io import NotResident
 
@@ -111,39 +111,38 @@ class HeaderCheck:
 
 
 class UnitClaims:
-    """The log positions within the range of `rows` that units already point to. Loaded on first use."""
+    """The positions in the log range [begin, end) that units already point to. Loaded on first use."""
 
-    def __init__(self, queues: ConsumeQueues, rows: kernels.Rows) -> None:
+    def __init__(self, queues: ConsumeQueues, begin: int, end: int) -> None:
         self._queues = queues
-        self._begin, self._end = int(rows["physical_offset"][0]), int(rows["physical_offset"][-1])
+        self._begin, self._end = begin, end
         self._targets: tuple[kernels.Longs, kernels.Longs] | None = None
 
     def _load(self) -> tuple[kernels.Longs, kernels.Longs]:
         """Returns the physical offsets, sorted, and the sizes of the records that units point to."""
         if self._targets is None:
             reaching = [queue for queue in self._queues if queue.max_physical_offset > self._begin]
-            units = [queue.units_pointing(self._begin, self._end + 1) for queue in reaching]
+            units = [queue.units_pointing(self._begin, self._end) for queue in reaching]
             joined = np.concatenate([np.empty(0, UNIT), *units])
             joined = joined[np.argsort(joined["offset"], kind="stable")]
             self._targets = joined["offset"].astype(np.int64), joined["size"].astype(np.int64)
         return self._targets
 
-    def misplaced(self, queue: ConsumeQueue | None, rows: kernels.Rows, picks: Picks) -> npt.NDArray[np.bool_]:
-        """Returns a mask of the rows in `picks` that cannot belong to `queue`, although their header names it.
+    def misplaced(self, queue: ConsumeQueue | None, run: QueueRun) -> npt.NDArray[np.bool_]:
+        """Returns a mask of the records in `run` that cannot belong to `queue`, although their header names it.
 
-        Callers must ask before the rows get units. A row is misplaced if its queue offset is greater than the log's
-        size allows. It is also misplaced if it is new to `queue`, but a unit of some queue already points to its bytes.
+        Callers must ask before any record of the range gets a unit. A record is misplaced if it is new to `queue`, but
+        a unit of some queue already points to its bytes.
         """
-        offsets, positions = rows["queue_offset"][picks], rows["physical_offset"][picks]
-        wrong = np.zeros(len(picks), np.bool_)
-        if offsets.min() < 0 or offsets.max() > max_queue_offset(int(positions[0])):
-            wrong = np.asarray((offsets < 0) | (offsets > max_queue_offset(positions)))
-        is_new = offsets >= (0 if queue is None else queue.max_offset)
-        if is_new.any():
+        units = run.columns
+        wrong = np.zeros(len(units), np.bool_)
+        new = max((0 if queue is None else queue.max_offset) - run.first, 0)
+        if new < len(units):
             claimed, sizes = self._load()
             if len(claimed):
+                positions = units["offset"][new:].astype(np.int64)
                 at = np.minimum(np.searchsorted(claimed, positions), len(claimed) - 1)
-                wrong |= is_new & (claimed[at] == positions) & (sizes[at] == rows["size"][picks])
+                wrong[new:] = (claimed[at] == positions) & (sizes[at] == units["size"][new:])
         return wrong
 
 

@@ -19,7 +19,7 @@ from support.peers import Peer
 
 from penstock.store import MessageStore
 from penstock.store.audit import audit
-from penstock.store.rebuild import rebuild_by_ranges
+from penstock.store.rebuild import rebuild
 
 pytestmark = pytest.mark.java
 
@@ -34,7 +34,7 @@ def test_ranges_give_what_java_builds_and_serves(tmp_path: Path, java: Peer, wri
     java.open(tmp_path / "theirs", SIZES)
     java.ask("close")
     due = derived(tmp_path / "theirs")
-    report = rebuild_by_ranges(tmp_path / "store", SETTINGS, range_size=5000, files=UnsyncedFiles())
+    report = rebuild(tmp_path / "store", SETTINGS, range_size=5000, files=UnsyncedFiles())
     assert report.in_log_order == []
     assert derived(tmp_path / "store") == due
     shutil.copytree(tmp_path / "store", tmp_path / "copy")

@@ -13,7 +13,8 @@ from support.peers import Peer, message_json
 from penstock.format.constants import DAMAGED_TOPIC
 from penstock.store import Message, MessageStore, Record, Settings
 from penstock.store.audit import audit
-from penstock.store.repair import RepairReport, rebuild, repair
+from penstock.store.rebuild import rebuild
+from penstock.store.repair import RepairReport, repair
 
 pytestmark = pytest.mark.java
 

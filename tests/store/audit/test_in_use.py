@@ -11,10 +11,10 @@ import pytest
 from support.damage import SETTINGS, T0, SoundStore, some_messages
 
 from penstock.store import Message, MessageStore
-from penstock.store import dispatch as dispatching
 from penstock.store.audit import AuditReport, audit
 from penstock.store.audit.plan import ROWS_IN_FLIGHT
 from penstock.store.copy_on_write_files import OverlayFiles
+from penstock.store.derive import MAX_RECORDS
 from penstock.store.file_io import FileMap
 
 
@@ -182,4 +182,4 @@ def test_a_caller_that_owns_the_lock_may_say_that_nothing_is_being_written(
 
 
 def test_no_dispatcher_takes_more_records_in_a_step_than_an_audit_leaves_out() -> None:
-    assert dispatching._BATCH_ROWS <= ROWS_IN_FLIGHT
+    assert MAX_RECORDS <= ROWS_IN_FLIGHT

@@ -9,7 +9,8 @@ from support.stores import StoreHome, build_all, derived_files, pieces_of, put_m
 
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import Dispatch
-from penstock.store.external_dispatch.builder import Builder, ScannedPieces
+from penstock.store.derive import ScannedPieces
+from penstock.store.external_dispatch.builder import Builder
 
 SMALL = {"mapped_file_size_commit_log": 16_384, "max_hash_slot_num": 50, "max_index_num": 300}
 EXTERNAL = {**SMALL, "dispatch": Dispatch.EXTERNAL}

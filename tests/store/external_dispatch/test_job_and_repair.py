@@ -11,12 +11,12 @@ from support.stores import StoreHome, build_all, derived_files, put_mixed
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import Dispatch, Settings
 from penstock.store.external_dispatch.builder import Builder
-from penstock.store.rebuild import rebuild_by_ranges
-from penstock.store.repair import rebuild, repair
+from penstock.store.rebuild import rebuild
+from penstock.store.repair import repair
 
 SMALL: dict[str, Any] = {"mapped_file_size_commit_log": 16_384, "max_hash_slot_num": 50, "max_index_num": 300}
 INLINE = Settings.dev(**SMALL)
-WORKS: dict[str, Callable[..., object]] = {"repair": repair, "rebuild": rebuild, "by ranges": rebuild_by_ranges}
+WORKS: dict[str, Callable[..., object]] = {"repair": repair, "rebuild": rebuild}
 
 
 @pytest.fixture

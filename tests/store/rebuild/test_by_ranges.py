@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store.repair.test_rebuild import put_all_kinds
-from support.damage import SMALL_SETTINGS, DamagedHome, assert_same, by_ranges, copy_of, derived, times
-from support.disks import UnsyncedFiles
+from store.rebuild.test_rebuild import put_all_kinds
+from support.damage import DamagedHome, assert_as_dispatched, assert_same, by_ranges, copy_of, derived, times
 from support.stores import RANDOM_LOG_SIZE, STORES, Made
 from support.stores import RANDOM_SETTINGS as RANDOM
 
@@ -22,7 +21,6 @@ from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.store import Message
 from penstock.store.rebuild import run_serially
 from penstock.store.rebuild.plan import RebuildRange
-from penstock.store.repair import rebuild
 
 SIZES = 300, 4096
 
@@ -39,9 +37,10 @@ def test_everything_comes_out_as_dispatch_built_it(home: DamagedHome) -> None:
     assert home.errors() == []
 
 
-def test_however_the_log_is_cut_one_process_builds_the_same(home: DamagedHome) -> None:
+def test_however_the_log_is_cut_the_same_is_built(home: DamagedHome) -> None:
     put_all_kinds(home)
-    assert_same(home.path, 150, 10**6)
+    assert_same(home.path, 150, 3000)
+    assert_as_dispatched(home.path)
     shutil.rmtree(home.path / "consumequeue")
     shutil.rmtree(home.path / "index")
     assert_same(home.path, 700)
@@ -63,6 +62,7 @@ def rebuild_random(folder: Path, made: Made, harm: list[tuple[float, int]]) -> N
             data[at % RANDOM_LOG_SIZE] ^= change
             files[at // RANDOM_LOG_SIZE].write_bytes(data)
         assert_same(Path(place, "store"), 150, 1500, settings=RANDOM)
+        assert_as_dispatched(Path(place, "store"), RANDOM)
 
 
 HARM = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=6)
@@ -94,7 +94,7 @@ def test_files_get_the_times_of_their_messages(home: DamagedHome) -> None:
     """To search by time, RocketMQ opens the first queue file that was modified after that time."""
     home.fill()
     expected = copy_of(home.path)
-    rebuild(expected, SMALL_SETTINGS, clock=home.clock, files=UnsyncedFiles())
+    by_ranges(expected, 10**9)
     by_ranges(home.path, 700)
     assert times(home.path) == times(expected)
     assert max(times(home.path).values()) <= home.clock.now
@@ -233,20 +233,34 @@ def test_a_dry_run_says_the_same_and_changes_nothing(home: DamagedHome) -> None:
     assert said.in_log_order == done.in_log_order == ["T queue 0"]
 
 
-def test_ranges_that_do_not_fit_together_are_not_used(home: DamagedHome) -> None:
-    """Whatever the reason: then everything is built in log order."""
+def test_if_ranges_do_not_fit_together_the_log_is_cut_into_files(home: DamagedHome) -> None:
+    """A message may hold a record with the very offset at which it lies."""
     home.fill()
     expected = derived(home.path)
+    attempts = []
 
     def garbled(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
         notes = run_serially(work, pieces)
         if pieces and isinstance(pieces[0], RebuildRange):
+            attempts.append(len(pieces))
             note = json.loads(notes[1])
             note["survey"]["started"] += 1
             notes[1] = json.dumps(note).encode()
         return notes
 
     report = by_ranges(home.path, 700, run=garbled)
-    assert report.in_log_order == ["T queue 0", "U queue 0", "U queue 1"]
+    assert report.ranges == attempts[1] == len(home.log_files()) < attempts[0]
+    assert report.in_log_order == []
     assert derived(home.path) == expected
     assert home.errors() == []
+
+
+def test_the_index_alone_is_built_by_ranges_and_resumed(home: DamagedHome) -> None:
+    home.fill()
+    expected = derived(home.path)
+    for path in home.index_files():
+        path.write_bytes(b"\xff" * path.stat().st_size)
+    report = by_ranges(home.path, 700, index_only=True)
+    assert [each.what for each in report.rebuilt] == ["index"]
+    assert report.ranges > 10
+    assert derived(home.path) == expected

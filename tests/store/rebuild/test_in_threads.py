@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 
 import pytest
-from store.repair.test_rebuild import put_all_kinds
+from store.rebuild.test_rebuild import put_all_kinds
 from support.damage import DamagedHome, by_ranges, copy_of, derived
 
 from penstock.format import kernels
 from penstock.store.audit.queue_coverage import CoveredRun
 from penstock.store.rebuild import ThreadRunner, is_small_job
-from penstock.store.rebuild.assembly import IndexFilePlan, KeySpan, QueueGroup
+from penstock.store.rebuild.completion import IndexFilePlan, KeySpan, QueueGroup
 from penstock.store.rebuild.plan import RebuildRange
 from penstock.store.rebuild.ranges import QueuePlan
 

@@ -13,7 +13,7 @@ from support.damage import NOW, SMALL_SETTINGS, DamagedHome, by_ranges, copy_of,
 from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.store import Message, MessageStore
-from penstock.store.rebuild import rebuild_by_ranges, run_serially
+from penstock.store.rebuild import rebuild, run_serially
 from penstock.store.rebuild.plan import RebuildRange
 
 
@@ -54,7 +54,7 @@ def test_killed_anywhere_it_leaves_old_files_or_new_ones(home: DamagedHome, kill
     old = derived(home.path)
 
     def act(path: Path, files: CountedFiles) -> None:
-        rebuild_by_ranges(path, SMALL_SETTINGS, range_size=2000, files=files, clock=lambda: NOW)
+        rebuild(path, SMALL_SETTINGS, range_size=2000, files=files, clock=lambda: NOW)
 
     whole = copy_of(home.path)
     counted = CountedFiles()

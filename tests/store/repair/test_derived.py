@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.damage import QUEUES, DamagedHome
 
 from penstock.format.queue_unit import PRE_BLANK, pack_unit
 from penstock.store import Message
+from penstock.store.rebuild import run_serially
+from penstock.store.rebuild.plan import RebuildRange
 
 
 def units(home: DamagedHome, topic: str, queue_id: int) -> Path:
@@ -228,3 +231,21 @@ def test_a_repaired_log_file_keeps_its_time(home: DamagedHome) -> None:
     before = path.stat().st_mtime_ns // 1_000_000
     home.repair()
     assert path.stat().st_mtime_ns // 1_000_000 == before
+
+
+def test_what_an_interrupted_rebuild_left_is_not_used_after_the_log_has_changed(home: DamagedHome) -> None:
+    """A repair keeps the times of the log files, so that they look unchanged."""
+    home.fill()
+    broken = home.record("U", 1, 30)
+    home.damage(broken)
+    home.flip(home.index_files()[0], 41)
+
+    def ranges_only(work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]:
+        if not isinstance(pieces[0], RebuildRange):
+            raise KeyboardInterrupt
+        return run_serially(work, pieces)
+
+    with pytest.raises(KeyboardInterrupt):
+        home.rebuild(run=ranges_only)
+    home.repair()
+    home.assert_whole(broken)

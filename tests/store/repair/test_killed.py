@@ -13,7 +13,8 @@ from support.effort import in_parts
 
 from penstock.format.record import Record
 from penstock.store import MessageStore
-from penstock.store.repair import rebuild, repair
+from penstock.store.rebuild import rebuild
+from penstock.store.repair import repair
 
 PARTS = 4
 

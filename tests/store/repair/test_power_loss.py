@@ -14,7 +14,7 @@ from support.messages import SEED
 from support.power_loss import Image, PowerLossFiles, write_image
 
 from penstock.store.file_io import Files
-from penstock.store.rebuild import rebuild_by_ranges
+from penstock.store.rebuild import rebuild
 
 IMAGES = 40
 
@@ -58,12 +58,14 @@ def test_the_power_may_go_at_any_sync_of_a_repair(home: DamagedHome, tmp_path: P
 
 
 def run_by_ranges(path: Path, home: DamagedHome, files: Files) -> None:
-    rebuild_by_ranges(path, SMALL_SETTINGS, range_size=2000, files=files, clock=home.clock)
+    rebuild(path, SMALL_SETTINGS, range_size=2000, files=files, clock=home.clock)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("round_", range(3))
-def test_the_power_may_go_at_any_sync_of_a_rebuild_by_ranges(home: DamagedHome, tmp_path: Path, round_: int) -> None:
+def test_the_power_may_go_at_any_sync_of_a_rebuild_by_many_ranges(
+    home: DamagedHome, tmp_path: Path, round_: int
+) -> None:
     assert_power_may_go(garbled(home), run_by_ranges, tmp_path, round_)
 
 

@@ -21,7 +21,7 @@ from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.verify import Verified
-    from penstock.store.rebuild import RangesReport
+    from penstock.store.rebuild import RebuildReport
 
 _SMALL: Final = 1 << 30
 
@@ -143,7 +143,7 @@ def rebuild(
         write_note(f"for stores of this size, `penstock store rebuild {reports[0].path}` does the same at once.")
 
 
-def _print_rebuilt(report: RangesReport) -> None:
+def _print_rebuilt(report: RebuildReport) -> None:
     show_rebuilt(report.rebuilt, report.dry_run)
     show_start(report.start)
     done = "would be rebuilt" if report.dry_run else "rebuilt"

@@ -17,8 +17,9 @@ from penstock.store import MessageStore, RecoveryReport, Settings
 from penstock.store import repair as repairing
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
-from penstock.store.rebuild import ThreadRunner, rebuild_by_ranges
-from penstock.store.repair import LostMessages, RebuildReport, RepairReport
+from penstock.store.rebuild import RebuildReport, ThreadRunner
+from penstock.store.rebuild import rebuild as build
+from penstock.store.repair import LostMessages, RepairReport
 from penstock.units import format_size
 
 
@@ -151,17 +152,18 @@ def rebuild(
     if index and (topic is not None or queue is not None):
         raise BadSettings("--index goes without --topic and --queue: the index covers all topics")
     settings = Settings.load(config, pairs or ())
-    report: RebuildReport
     with ProgressLine() as progress, quiet_log():
-        shared: dict[str, Any] = {
-            "dry_run": dry_run,
-            "progress": progress,
-            "may_exceed": confirm_quarantine(yes, progress),
-        }
-        if index:
-            report = repairing.rebuild(folder, settings, index_only=True, **shared)
-        else:
-            report = rebuild_by_ranges(folder, settings, ThreadRunner(progress), topic=topic, queue_id=queue, **shared)
+        report = build(
+            folder,
+            settings,
+            ThreadRunner(progress),
+            topic=topic,
+            queue_id=queue,
+            index_only=index,
+            dry_run=dry_run,
+            progress=progress,
+            may_exceed=confirm_quarantine(yes, progress),
+        )
     if as_json:
         write_json(msgspec.to_builtins(report))
     else:

@@ -288,53 +288,6 @@ def index_keys(data, int64_t base, rows):
         free_keys(&keys)
 
 
-cdef enum:
-    ROWS_AT_ONCE = 128  # few enough that the records are still in the cache when their properties are read
-
-
-def derive(
-    data, int64_t base, int64_t start, int64_t stop, TopicTable topics not None, tuple delay_levels not None, room
-):
-    """Runs walk, tag_codes and index_keys in one pass, without the GIL.
-
-    Returns (rows, position after them, Reason, key hashes, row numbers of the keys). The rows are a view of `room`.
-    """
-    cdef _RowBuffer held = _RowBuffer(room, True)
-    cdef Py_buffer source
-    cdef Keys keys
-    cdef int64_t at = start, first, count = 0, level_count = len(delay_levels)
-    cdef int64_t* delays
-    cdef int reason
-    if start < 0:
-        raise ValueError(f"{start} is not a position")
-    delays = delays_of(delay_levels)
-    try:
-        memset(&keys, 0, sizeof(keys))
-        try:
-            PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
-            try:
-                stop = min(stop, source.len)
-                with nogil:
-                    reason = FULL
-                    while reason == FULL and count < held.count:
-                        first = count
-                        reason = walk_into(
-                            <const uint8_t*>source.buf, source.len, base, &at, stop, False, &topics.core,
-                            held.rows, min(held.count, first + ROWS_AT_ONCE), &count,
-                        )
-                        derive_rows(&source, base, held.rows, first, count, delays, level_count, &keys)
-            finally:
-                PyBuffer_Release(&source)
-            if reason == NO_MEMORY:
-                raise MemoryError
-            hashes, numbers = key_arrays(&keys)
-        finally:
-            free_keys(&keys)
-    finally:
-        free(delays)
-    return room[:count], at, reason, hashes, numbers
-
-
 # -- queues --------------------------------------------------------------------------------------------------
 # These keep the GIL: they take less time than getting it back.
 
@@ -413,39 +366,6 @@ def group_rows(rows):
         free(groups)
         free(places)
     return grouped
-
-
-def append_units(out, int64_t at, rows, picks):
-    """Writes the 20-byte queue units of the rows numbered by `picks` at out[at:]."""
-    cdef _RowBuffer held = _RowBuffer(rows, False)
-    cdef Py_buffer target, chosen
-    cdef int64_t number, count
-    cdef const int64_t* picked
-    cdef const Row* row
-    cdef uint8_t* p
-    picks = np.ascontiguousarray(picks, dtype=np.int64)
-    count = picks.shape[0]
-    PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
-    try:
-        if at < 0 or at > target.len or count > (target.len - at) // 20:
-            raise ValueError(f"{count} units at {at} do not fit into {target.len} bytes")
-        PyObject_GetBuffer(picks, &chosen, PyBUF_SIMPLE)
-        try:
-            picked = <const int64_t*>chosen.buf
-            for number in range(count):
-                if picked[number] < 0 or picked[number] >= held.count:
-                    raise ValueError("a pick is not the number of a row")
-            p = <uint8_t*>target.buf + at
-            for number in range(count):
-                row = held.rows + picked[number]
-                store64(p, row.physical_offset)
-                store32(p + 8, row.size)
-                store64(p + 12, row.tags_code)
-                p += 20
-        finally:
-            PyBuffer_Release(&chosen)
-    finally:
-        PyBuffer_Release(&target)
 
 
 # -- a range of the log in one pass --------------------------------------------------------------------------
@@ -555,7 +475,8 @@ cdef class RangeBuilder:
     topics        numbers the topics
     delay_levels  the delay of each level in milliseconds
     with_keys     whether to collect keys
-    since         called once per queue with (topic, queue id): the physical offset from which its records get units
+    since         called once per queue with (topic, queue id): the physical offset from which its records get units;
+                  None: all records get units
     slack         a record gets no unit if its queue offset exceeds physical offset / 91 (the smallest record) + slack
     max_runs      a queue with more than this many runs of consecutive queue offsets is dropped
     """
@@ -577,6 +498,7 @@ cdef class RangeBuilder:
     cdef uint32_t topic_code
     cdef list rolled_back_rows
     cdef readonly int64_t records
+    cdef readonly int64_t newest  # store timestamp of the last record, or 0
 
     def __cinit__(self, TopicTable topics not None, tuple delay_levels not None, bint with_keys, since,
                   int64_t slack, int64_t max_runs):
@@ -624,7 +546,7 @@ cdef class RangeBuilder:
     cdef QueueBuilder* add_queue(self, int32_t topic_id, int32_t queue_id) except NULL with gil:
         cdef QueueBuilder* queue
         cdef int32_t place
-        cdef int64_t since = self.since(self.topics.name(topic_id), queue_id)
+        cdef int64_t since = 0 if self.since is None else self.since(self.topics.name(topic_id), queue_id)
         if self.queue_count == self.queue_room:
             self.grow()
         queue = self.builders + self.queue_count
@@ -723,10 +645,13 @@ cdef class RangeBuilder:
         elif self.with_keys:
             self.add_keys(record, row, &found)
         self.records += 1
+        self.newest = row.store_timestamp
         return 0
 
-    def take(self, data, int64_t base, int64_t start, int64_t stop):
-        """Adds the valid records that start in [start, stop), with their CRC checked.
+    def take(self, data, int64_t base, int64_t start, int64_t stop, bint checked=True, int64_t most=MAX_LONG):
+        """Adds the valid records that start in [start, stop), at most `most` of them.
+
+        Unless `checked`, neither their CRC is checked, nor whether they lost a sector.
 
         Returns (position after them, Reason to end there, number of records, torn size). The torn size is the size of
         the record at that position if it lost a sector (`first_torn`), else 0.
@@ -746,10 +671,13 @@ cdef class RangeBuilder:
             stop = min(stop, source.len)
             with nogil:
                 while at < stop:
-                    reason = examine(content, source.len, at, base, True, &row)
+                    if self.records - before == most:
+                        reason = FULL
+                        break
+                    reason = examine(content, source.len, at, base, checked, &row)
                     if reason != STOP:
                         break
-                    if lost_sector(content, at, &row):
+                    if checked and lost_sector(content, at, &row):
                         torn = row.size
                         reason = UNWRITTEN
                         break

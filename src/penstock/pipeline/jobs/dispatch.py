@@ -28,7 +28,8 @@ from penstock.errors import BadSettings, PenstockError, StoreFailed
 from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.session import is_connect
 from penstock.pipeline.stream import FORMAT, PublishedLog
-from penstock.store.external_dispatch.builder import Builder, LogRange, decode_piece, encode_piece, scan
+from penstock.store.derive import DerivedPiece, LogRange, scan
+from penstock.store.external_dispatch.builder import Builder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,7 +180,7 @@ class _BatchBuilder:
             found = ranges.mapInArrow(self._scan_function, _SCHEMA).collect()
             if not found:
                 return
-            pieces = [decode_piece(bytes(row.piece)) for row in found if row.piece]
+            pieces = [DerivedPiece.decode(bytes(row.piece)) for row in found if row.piece]
             try:
                 self._builder.build(max(row.stop for row in found), pieces)
                 self.count += 1
@@ -208,7 +209,7 @@ def _scan_function(builder: Builder) -> Callable[[Iterator[pa.RecordBatch]], Ite
                 with as_user_errors():
                     log_range = LogRange(folder, size, each["start"], each["stop"], each["exact"], levels)
                     for piece in scan(log_range):
-                        yield row(each["stop"], encode_piece(piece))
+                        yield row(each["stop"], piece.encode())
 
     return scan_ranges
 

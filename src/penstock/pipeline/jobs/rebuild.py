@@ -18,7 +18,8 @@ from penstock.pipeline.jobs.framework import JobInput
 from penstock.pipeline.session import gather, parallelism
 from penstock.store.damage import MayExceed, never_exceed
 from penstock.store.readonly.store_folder import quiet_log
-from penstock.store.rebuild import RangesReport, ThreadRunner, is_small_job, rebuild_by_ranges
+from penstock.store.rebuild import RebuildReport, ThreadRunner, is_small_job
+from penstock.store.rebuild import rebuild as rebuild_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ def rebuild(
     dry_run: bool = False,
     range_size: int | None = None,
     may_exceed: MayExceed = never_exceed,
-) -> list[RangesReport]:
+) -> list[RebuildReport]:
     """Rebuilds all queues and the index of each store, or only the queues of one `topic` or `queue_id`.
 
     No process may have a store open, unless the result goes `into` another folder. Raises BadStore, StoreInUse,
@@ -50,7 +51,7 @@ def rebuild(
     with quiet_log():
         for folder in folders.values():
             reports.append(
-                rebuild_by_ranges(
+                rebuild_store(
                     folder.layout.root,
                     folder.settings,
                     partial(_run_on_spark, spark),

@@ -10,9 +10,8 @@ the dispatch note. It truncates units and items after its start position, becaus
 builds them again. The store may serve units before that position meanwhile; the builder changes only wrong ones. So a
 builder may be killed at any moment.
 
-Workers scan ranges of the log in parallel. A range may begin and end at any byte; its records are those that begin in
-it. A scan yields pieces (`DerivedRange`): consecutive records of one log file. The builder uses a piece only if the
-piece begins exactly at the builder's position. Otherwise it scans the log itself.
+Workers scan ranges of the log in parallel (`derive.scan`). The builder uses a piece of theirs only if it begins exactly
+at the builder's position. Otherwise it derives the records itself.
 """
 
 from __future__ import annotations
@@ -20,26 +19,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple, Self
-
-import msgspec
-import numpy as np
+from typing import Final, Self
 
 from penstock.clock import now_ms
 from penstock.errors import BadStore
-from penstock.format import kernels
-from penstock.format.scan_rows import ROW, Reason
-from penstock.format.typed_decoding import prepared
 from penstock.store.commit_log import CommitLog
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import Quarantine, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
-from penstock.store.dispatch import Derived, Dispatcher
+from penstock.store.derive import DerivedPiece, ScannedPieces
 from penstock.store.dispatch_state import DispatchNotes, read_state
 from penstock.store.external_dispatch.coordination import (
     MarkFile,
@@ -53,7 +44,6 @@ from penstock.store.layout import Layout, allow_many_files
 from penstock.store.lock import StoreLock
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
-from penstock.store.readonly.view import FilesView
 from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
@@ -61,121 +51,6 @@ from penstock.store.recovery.queues import QueueRecovery, Redispatch
 from penstock.store.recovery.report import RecoveryReport
 from penstock.store.retention.derived import BuilderCleaner, Dropper
 from penstock.store.store_parts import Engine
-
-_BATCH_ROWS = 16_384
-
-
-class LogRange(NamedTuple):
-    """The input of a scan: a range of a log, from physical offset `start` to `stop`."""
-
-    folder: Path
-    file_size: int
-    start: int
-    stop: int
-    exact: bool
-    """Whether a record or a filler begins at `start`; if not, the scan searches for the first one after it."""
-    delay_levels: tuple[int, ...]
-
-
-class DerivedRange(msgspec.Struct, frozen=True):
-    """A scanned piece: consecutive records of one log file, as `kernels.derive` returns them."""
-
-    start: int
-    """Physical offset of the first record."""
-    reached: int
-    """Physical offset where the scan of this piece stopped."""
-    reason: int
-    rows: bytes
-    hashes: bytes
-    numbers: bytes
-    topics: list[bytes]
-
-    def derived(self, base: int, topics: kernels.Topics) -> Derived:
-        """Returns the input of a dispatch step. `base`: the file's first offset; `topics`: those of the dispatcher."""
-        rows = np.frombuffer(self.rows, ROW).copy()
-        numbers = np.array([topics.intern(topic) for topic in self.topics], np.int32)
-        rows["topic_id"] = numbers[rows["topic_id"]]
-        hashes, picks = np.frombuffer(self.hashes, np.int32), np.frombuffer(self.numbers, np.int64)
-        return rows, self.reached - base, self.reason, hashes.copy(), picks.copy()
-
-
-def encode_piece(piece: DerivedRange) -> bytes:
-    return msgspec.msgpack.encode(piece)
-
-
-def decode_piece(data: bytes) -> DerivedRange:
-    return msgspec.msgpack.decode(data, type=prepared(DerivedRange))
-
-
-def cut_range(start: int, stop: int, most: int, least_size: int) -> list[tuple[int, int]]:
-    """Splits a range into at most `most` equal parts of at least `least_size` bytes; a shorter range is one part."""
-    count = max(1, min(most, (stop - start) // max(least_size, 1)))
-    borders = [start + (stop - start) * number // count for number in range(count + 1)]
-    return list(pairwise(borders))
-
-
-def scan(log_range: LogRange) -> Iterator[DerivedRange]:
-    """Yields the pieces of a range in order; skips damage, as dispatch does."""
-    with closing(FilesView(log_range.folder, log_range.file_size)) as files:
-        position = log_range.start
-        exact = log_range.exact
-        while position < log_range.stop:
-            file = files.find(position)
-            if file is None:  # deleted since
-                position, exact = position + log_range.file_size - position % log_range.file_size, True
-                continue
-            stop = min(log_range.stop - file.from_offset, file.size)
-            yield from _scan_file(file.map.view, file.from_offset, position - file.from_offset, stop, exact, log_range)
-            position, exact = file.from_offset + file.size, True
-
-
-def _scan_file(
-    data: memoryview, base: int, start: int, stop: int, exact: bool, log_range: LogRange
-) -> Iterator[DerivedRange]:
-    at = start if exact else kernels.find_record(data, base, start, stop, True)
-    while 0 <= at < stop:
-        topics = kernels.TopicTable()
-        room = np.empty(_BATCH_ROWS, ROW)
-        rows, reached, reason, hashes, numbers = kernels.derive(
-            data, base, at, stop, topics, log_range.delay_levels, room
-        )
-        names = [topic.encode("utf-8", "surrogateescape") for topic in topics.names]
-        parts = rows.tobytes(), hashes.tobytes(), numbers.tobytes()
-        yield DerivedRange(base + at, base + reached, int(reason), *parts, names)
-        if reason == Reason.BLANK:
-            return
-        at = reached
-        if reason not in (Reason.STOP, Reason.FULL):
-            at = kernels.find_record(data, base, reached + 1, stop, True)
-
-
-class ScannedPieces:
-    """Feeds scanned pieces to a dispatcher. If no piece begins at its position, the dispatcher scans the log itself."""
-
-    def __init__(self, dispatcher: Dispatcher, pieces: Sequence[DerivedRange]) -> None:
-        self._dispatcher = dispatcher
-        self._pieces = sorted(pieces, key=lambda piece: piece.start)
-        self._next = 0
-        self.used = 0
-        """How many pieces the dispatcher has used."""
-
-    def derive(self, data: memoryview, base: int, start: int, stop: int) -> Derived:
-        pieces = self._pieces
-        while self._next < len(pieces) and pieces[self._next].start < base + start:
-            self._next += 1
-        piece = pieces[self._next] if self._next < len(pieces) else None
-        if piece is None or piece.start >= base + stop:
-            return self._dispatcher.derive_now(data, base, start, stop)
-        if piece.start > base + start:
-            return self._dispatcher.derive_now(data, base, start, piece.start - base)
-        derived = piece.derived(base, self._dispatcher.topics)
-        rows = derived[0]
-        if len(rows) and int(rows["physical_offset"][-1]) >= base + stop:  # it goes past the end of this step
-            return self._dispatcher.derive_now(data, base, start, stop)
-        self._next += 1
-        self.used += 1
-        return derived
-
 
 log = logging.getLogger("penstock.store")
 _SYNC_EVERY_S: Final = 1.0
@@ -255,7 +130,7 @@ class Builder:
         """The log position up to which the store allows dispatch."""
         return published_end(self._io, self.layout, self.position)
 
-    def build(self, stop: int, pieces: Sequence[DerivedRange] = ()) -> None:
+    def build(self, stop: int, pieces: Sequence[DerivedPiece] = ()) -> None:
         """Dispatches records that begin before `stop` and that the store has published. `pieces`: scanned by workers.
 
         Raises StoreFailed or OSError.
@@ -264,7 +139,7 @@ class Builder:
         self._forget_deleted()
         self._show_log(stop)
         dispatcher = self._dispatcher
-        with dispatcher.deriving_from(ScannedPieces(dispatcher, pieces)):
+        with dispatcher.deriving_from(ScannedPieces(dispatcher.deriver, pieces)):
             while dispatcher.position < stop:
                 dispatcher.step()
         if time.monotonic() - self._synced >= _SYNC_EVERY_S:

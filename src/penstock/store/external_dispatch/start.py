@@ -13,13 +13,13 @@ The start runs once, at open, before any other thread exists.
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
-from penstock.format import kernels
-from penstock.format.scan import valid_rows
+from penstock.format.scan import next_valid
+from penstock.format.scan_rows import Reason
 from penstock.store.atomic_files import finish_swap
 from penstock.store.commit_log import CommitLog
 from penstock.store.deleted_topics import read_deleted_topics
+from penstock.store.derive import DerivedPiece, Deriver
 from penstock.store.dispatch_state import DispatchNotes, DispatchState, read_state
 from penstock.store.external_dispatch.coordination import (
     DispatchAgreement,
@@ -33,7 +33,6 @@ from penstock.store.external_dispatch.coordination import (
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.lock import StoreLock
-from penstock.store.record_reader import max_queue_offset
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter
@@ -164,23 +163,28 @@ def _restore_next_offsets(
     for noted in state.queues:
         if noted.count and noted.end > deleted.get(noted.topic, -2):
             log.set_next_offset(noted.topic, noted.queue_id, noted.count)
-    topics = kernels.TopicTable()
+    deriver = Deriver((), with_keys=False, recovering=True)
     end = log.queue.wrote_offset
     position = max(state.position, log.min_offset)
     meter = ProgressMeter(on_progress, DISPATCH, end - position)
-    for file in log.queue.files:
-        base = file.from_offset
-        for rows in valid_rows(file.map.view, base, max(position - base, 0), end - base, topics=topics):
-            _raise_next_offsets(log, rows, topics, deleted)
-            meter.add(int(rows["size"].sum()))
+    while position < end:
+        file = log.queue.find(position)
+        assert file is not None, "a log has no holes"
+        base, stop = file.from_offset, min(end - file.from_offset, file.size)
+        piece = deriver.derive(file.map.view, base, position - base, stop)
+        _raise_next_offsets(log, piece, deleted)
+        reached = piece.reached - base
+        if piece.reason == Reason.BLANK:
+            reached = file.size
+        elif piece.reason not in (Reason.STOP, Reason.FULL):
+            following = next_valid(file.map.view, base, reached + 1, stop)
+            reached = stop if following < 0 else following
+        meter.add(base + reached - position)
+        position = base + reached
 
 
-def _raise_next_offsets(log: CommitLog, rows: kernels.Rows, topics: kernels.Topics, deleted: dict[str, int]) -> None:
-    for topic_id, queue_id, picks in kernels.group_rows(rows):
-        topic = topics.name(topic_id)
-        offsets, positions = rows["queue_offset"][picks], rows["physical_offset"][picks]
-        # Skips damaged queue offsets (negative, or higher than the log has room for) and records of deleted topics.
-        sound = (offsets >= 0) & (offsets <= max_queue_offset(positions)) & (positions >= deleted.get(topic, 0))
-        if sound.any():
-            known = log.next_offset(topic, queue_id)
-            log.set_next_offset(topic, queue_id, max(known, int(np.max(offsets[sound])) + 1))
+def _raise_next_offsets(log: CommitLog, piece: DerivedPiece, deleted: dict[str, int]) -> None:
+    for topic, queue_id, runs, _ in piece.queues:
+        ends = [end for _, end, _, physical_end in runs if physical_end > deleted.get(topic, 0)]
+        if ends:
+            log.set_next_offset(topic, queue_id, max(log.next_offset(topic, queue_id), *ends))

@@ -1,16 +1,23 @@
-"""Rebuilds queues and index from independent ranges of the log, in one process or on many hosts.
+"""Builds queues and index of a store anew, from independent ranges of the log, in one process or on many hosts.
 
-`job.py` runs the steps in order; an argument decides where the ranges are built (serially, on threads, on Spark).
-`store/repair` swaps the new files in, and builds queues that ranges alone cannot build.
+    from penstock.store.rebuild import ThreadRunner, rebuild
+
+    report = rebuild("data/store", run=ThreadRunner())
+
+`staged_build.py` is the one way to build them, for `rebuild` and for `store/repair`.
 """
 
-from penstock.store.rebuild.job import (
-    RangesReport,
-    TaskRunner,
-    ThreadRunner,
-    is_small_job,
-    rebuild_by_ranges,
-    run_serially,
-)
+from penstock.store.rebuild.job import ThreadRunner, is_small_job, rebuild, run_serially
+from penstock.store.rebuild.plan import TaskRunner
+from penstock.store.rebuild.report import Progress, RebuildReport, Rebuilt
 
-__all__ = ["RangesReport", "TaskRunner", "ThreadRunner", "is_small_job", "rebuild_by_ranges", "run_serially"]
+__all__ = [
+    "Progress",
+    "RebuildReport",
+    "Rebuilt",
+    "TaskRunner",
+    "ThreadRunner",
+    "is_small_job",
+    "rebuild",
+    "run_serially",
+]

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -24,17 +24,27 @@ from penstock.format.index_layout import IndexGeometry
 from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import MayExceed, Quarantine
+from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.readonly.geometry import fit_to_damaged
 from penstock.store.readonly.tail import StoreTail
-from penstock.store.repair.target import RepairTarget, open_target
+from penstock.store.rebuild.target import TargetStore, open_target
 from penstock.store.settings import Settings
 
 _RANGES: Final = 8
 _MIN_RANGE: Final = 4 << 20
 _MAX_RANGE: Final = 128 << 20
+
+
+class TaskRunner(Protocol):
+    """Calls `work` for each piece, on any thread or host; returns the results in the order of the pieces.
+
+    A piece is the input of one task: a range of the log, an index file or a group of queues.
+    """
+
+    def __call__(self, work: Callable[[Any], bytes], pieces: Sequence[Any]) -> list[bytes]: ...
 
 
 class RebuildRange(msgspec.Struct, frozen=True):
@@ -73,17 +83,19 @@ class RebuildTask(msgspec.Struct, frozen=True):
     index: tuple[int, int] | None
     """Slots and items of an index file; None if no index is built."""
     delay_levels: tuple[int, ...]
-    topic: str | None
-    queue_id: int | None
     deleted: dict[str, int]
     """By deleted topic: its records before this physical offset get no units."""
+    topic: str | None = None
+    queue_id: int | None = None
+    index_only: bool = False
 
     @property
     def geometry(self) -> IndexGeometry:
         return IndexGeometry(*(self.index or ()))
 
     def selects(self, topic: str, queue_id: int) -> bool:
-        return self.topic in (None, topic) and self.queue_id in (None, queue_id)
+        """Whether a queue is to be built."""
+        return not self.index_only and self.topic in (None, topic) and self.queue_id in (None, queue_id)
 
 
 class RebuildPlan(msgspec.Struct, frozen=True):
@@ -159,8 +171,33 @@ class RebuildSource(msgspec.Struct, frozen=True):
     clock: Callable[[], int]
     quarantine: Quarantine
     log: LogFacts
-    owned: RepairTarget | None
+    owned: TargetStore | None
     """The locked store, if it is rebuilt in place; None if the new files go to another folder."""
+
+    @classmethod
+    def in_place(cls, owned: TargetStore) -> RebuildSource:
+        """Returns a source whose new files replace the old ones. Raises BadStore if the log needs a `repair` first."""
+        layout, settings = owned.layout, owned.settings
+        log = _log_facts(owned.files, layout, settings)
+        quarantine, problem = owned.quarantine, owned.index_problem
+        return cls(owned.files, layout, layout, settings, problem, owned.clock, quarantine, log, owned)
+
+    def task(
+        self, *, with_index: bool, topic: str | None = None, queue_id: int | None = None, index_only: bool = False
+    ) -> RebuildTask:
+        """Returns the task to build all queues, or the selected ones."""
+        settings, geometry = self.settings, self.settings.index_geometry
+        return RebuildTask(
+            self.log,
+            str(self.output.staging.absolute()),
+            settings.mapped_file_size_consume_queue,
+            (geometry.slots, geometry.items) if with_index else None,
+            settings.delay_levels,
+            read_deleted_topics(self.files, self.layout.deleted_topics),
+            topic,
+            queue_id,
+            index_only,
+        )
 
 
 @contextlib.contextmanager
@@ -181,18 +218,7 @@ def open_in_place(
         except StoreInUse:
             check_unused(Layout.of(folder, settings), files)
             raise  # a job of external dispatch has it
-        log = _log_facts(owned.layout, owned.settings)
-        yield RebuildSource(
-            owned.files,
-            owned.layout,
-            owned.layout,
-            owned.settings,
-            owned.index_problem,
-            clock,
-            owned.quarantine,
-            log,
-            owned,
-        )
+        yield RebuildSource.in_place(owned)
 
 
 @contextlib.contextmanager
@@ -223,7 +249,7 @@ def open_into_folder(
     if real.lock_owner(layout.lock):
         log = _live_log_facts(layout, fitted.settings)
     else:
-        log = _log_facts(layout, fitted.settings)
+        log = _log_facts(OverlayFiles(), layout, fitted.settings)
     quarantine = Quarantine(real, output.quarantine, clock, may_exceed=may_exceed)
     lock = None if dry_run else real.lock(output.root / "penstock" / "lock")
     try:
@@ -235,13 +261,13 @@ def open_into_folder(
             lock.release()
 
 
-def _log_facts(layout: Layout, settings: Settings) -> LogFacts:
+def _log_facts(files: Files, layout: Layout, settings: Settings) -> LogFacts:
     """Returns the facts of a log that does not grow. Raises BadStore if its files need a `repair` first."""
-    files, size = OverlayFiles(), settings.mapped_file_size_commit_log
+    size = settings.mapped_file_size_commit_log
     queue = MappedFileQueue(files, layout.commit_log, size)
     offsets = queue.listing().offsets
     begin = offsets[0] if offsets else 0
-    return _facts_of(layout, size, begin, begin + len(offsets) * size, list(offsets))
+    return _facts_of(files, layout, size, begin, begin + len(offsets) * size, list(offsets))
 
 
 def _live_log_facts(layout: Layout, settings: Settings) -> LogFacts:
@@ -249,13 +275,12 @@ def _live_log_facts(layout: Layout, settings: Settings) -> LogFacts:
     with contextlib.closing(tail):
         size = tail.settings.mapped_file_size_commit_log
         offsets = list(range(tail.log_min - tail.log_min % size, tail.log_end, size))
-        return _facts_of(layout, size, tail.log_min, tail.log_end, offsets, is_live=True)
+        return _facts_of(OverlayFiles(), layout, size, tail.log_min, tail.log_end, offsets, is_live=True)
 
 
 def _facts_of(
-    layout: Layout, size: int, begin: int, end: int, offsets: list[int], *, is_live: bool = False
+    files: Files, layout: Layout, size: int, begin: int, end: int, offsets: list[int], *, is_live: bool = False
 ) -> LogFacts:
-    files = OverlayFiles()
     times = [0 if is_live else files.modified_ms(layout.commit_log / f"{offset:020d}") for offset in offsets]
     folder = str(layout.commit_log.absolute())
     return LogFacts(folder, size, begin, end, list(zip(offsets, times, strict=True)), is_live)

@@ -1,15 +1,14 @@
 """Builds one range of the log, and combines the notes of all ranges.
 
-`build_range` walks a range with every check of a repair, CRC included. It writes the units into the staged queue files,
-the keys into a file, and last the range's note (`RangeNote`). So a range that has a note is complete. A unit's file and
+`derive_range` walks a range with every check of a repair, CRC included. It returns units by queue, keys, and damage.
+`build_range` writes the units into the staged queue files, the keys into a file, and last the range's note
+(`RangeNote`). So a range that has a note is complete. A unit's file and
 position follow from its queue offset: ranges are independent, several processes may write into one file, and building a
 range twice writes the same bytes. Nothing is synced. If a power failure loses notes, keys or units, a later run notices
 it when it reads the notes, and when it completes queues and index. Staged files are sparse, and are not read before all
 ranges are done.
 
-`combine_notes` is pure. In a sound log the runs of a queue follow each other from range to range. A queue whose offsets
-go back (its topic was deleted and created again, or a header is damaged) depends on the order of the log, and `Staging`
-builds it. If the ranges do not fit together, `Staging` builds all queues and the index.
+`combine_notes` is pure. In a sound log the runs of a queue follow each other from range to range.
 
 The keys of a range, in log order, 20 bytes each, little-endian, in a file of the staging folder:
 
@@ -27,13 +26,12 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
-import numpy as np
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.format import kernels
@@ -46,11 +44,20 @@ from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueNam
 from penstock.store.consume_queue import Placeholders
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
+from penstock.store.derive import KEY, NO_LIMIT, Keys, key_columns
 from penstock.store.file_io import FileMap, Files
 from penstock.store.mapped_file_queue import file_name
+from penstock.store.rebuild.log_scan import (
+    DamagedFileRange,
+    LogScan,
+    SuspectBytes,
+    is_unwritten,
+    merged,
+    scan_log_range,
+)
 from penstock.store.rebuild.plan import RebuildPlan, RebuildRange, RebuildTask
+from penstock.store.rebuild.queue_folder import QueueFolder
 from penstock.store.record_reader import max_queue_offset
-from penstock.store.repair.log_scan import DamagedFileRange, LogScan, SuspectBytes, is_unwritten, merged, scan_log_range
 
 _MAX_RUNS: Final = 64
 _NEVER: Final = 2**63 - 1
@@ -66,20 +73,52 @@ class QueueRuns(msgspec.Struct):
     """Whether there were more than `_MAX_RUNS` runs. Then `runs` is empty, and the queue must be built in log order."""
 
 
-def units_begin(task: RebuildTask, topic: str, queue_id: int) -> int:
-    """Returns the log position from which on a queue's records get units; 2**63 - 1 if they get none."""
-    if not task.selects(topic, queue_id) or queue_id < 0 or not is_readable_topic(topic):
-        return _NEVER
-    return task.deleted.get(topic, 0)
+class DerivedRange(NamedTuple):
+    """What follows from the records of a range: units by queue, keys, and the note about them."""
+
+    note: RangeNote
+    queues: list[kernels.QueuePart]
+    keys: memoryview
 
 
-def unit_builder(task: RebuildTask) -> kernels.RangeBuilder:
-    """Returns a builder that collects the units and keys of a task during a walk."""
-    slack = max_queue_offset(0)
-    begin = partial(units_begin, task)
-    return kernels.RangeBuilder(
-        kernels.TopicTable(), task.delay_levels, task.index is not None, begin, slack, _MAX_RUNS
+def derive_range(
+    task: RebuildTask, files: Files, piece: RebuildRange, *, only: Collection[QueueName] | None = None
+) -> DerivedRange:
+    """Derives a range of the log; changes nothing. `only`: derives these queues, with all their runs, and no keys.
+
+    Raises BadStore if this host does not see the log.
+    """
+
+    def begin(topic: str, queue_id: int) -> int:
+        """Returns the log position from which on a queue's records get units."""
+        selected = task.selects(topic, queue_id) if only is None else (topic, queue_id) in only
+        return task.deleted.get(topic, 0) if selected and queue_id >= 0 and is_readable_topic(topic) else _NEVER
+
+    with_keys, max_runs = (task.index is not None, _MAX_RUNS) if only is None else (False, NO_LIMIT)
+    builder = kernels.RangeBuilder(
+        kernels.TopicTable(), task.delay_levels, with_keys, begin, max_queue_offset(0), max_runs
     )
+    path = Path(task.log.folder, file_name(piece.base))
+    with contextlib.closing(_open_log(files, path, task.log.file_size)) as log:
+        scan = scan_log_range(
+            log.view,
+            piece.base,
+            piece.start,
+            piece.stop,
+            resync=piece.resync,
+            overrun=piece.overrun,
+            take=builder.take,
+        )
+    keys, parts = builder.key_table(), builder.queues()
+    note = RangeNote(
+        piece.number,
+        scan,
+        builder.records,
+        len(keys) // KEY.itemsize,
+        [(offset, size) for offset, size, topic in builder.rolled_back if is_placeholder(topic, size)],
+        [runs_of(part) for part in parts],
+    )
+    return DerivedRange(note, parts, keys)
 
 
 def runs_of(part: kernels.QueuePart) -> QueueRuns:
@@ -119,16 +158,7 @@ def open_sparse(files: Files, path: Path, size: int) -> FileMap:
 
 # -- keys ---------------------------------------------------------------------------------------------------------
 
-KEY: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("time", "<i8")])
 _AT_ONCE: Final = 1 << 15
-
-
-class Keys(NamedTuple):
-    """Keys as columns."""
-
-    hashes: kernels.Ints
-    offsets: kernels.Longs
-    times: kernels.Longs
 
 
 def write_keys(files: Files, path: Path, table: memoryview) -> None:
@@ -141,9 +171,7 @@ def read_keys(files: Files, path: Path, first: int, stop: int) -> Iterator[Keys]
     """Yields copies of the keys with the numbers first … stop - 1."""
     with contextlib.closing(files.open_map(path)) as file:
         for start in range(first, stop, _AT_ONCE):
-            table = np.frombuffer(file.view, KEY, min(stop - start, _AT_ONCE), start * KEY.itemsize)
-            hashes, offsets, times = (np.ascontiguousarray(table[name]) for name in ("hash", "offset", "time"))
-            yield Keys(hashes, offsets, times)
+            yield key_columns(file.view, start, min(stop - start, _AT_ONCE))
 
 
 # -- building -----------------------------------------------------------------------------------------------------
@@ -166,32 +194,12 @@ def build_range(plan: RebuildPlan, files: Files, dry_run: bool, piece: RebuildRa
 
     Raises BadStore if this host does not see the store, StoreFailed if the disk fails.
     """
-    task = plan.task
     if not dry_run:
         plan.check_visible(files)
-    builder = unit_builder(task)
-    with contextlib.closing(_open_log(Path(task.log.folder, file_name(piece.base)), task.log.file_size)) as log:
-        scan = scan_log_range(
-            log.view,
-            piece.base,
-            piece.start,
-            piece.stop,
-            resync=piece.resync,
-            overrun=piece.overrun,
-            take=builder.take,
-        )
-    keys, parts = builder.key_table(), builder.queues()
-    note = RangeNote(
-        piece.number,
-        scan,
-        builder.records,
-        len(keys) // KEY.itemsize,
-        [(offset, size) for offset, size, topic in builder.rolled_back if is_placeholder(topic, size)],
-        [runs_of(part) for part in parts],
-    )
+    note, parts, keys = derive_range(plan.task, files, piece)
     if not dry_run:
         for part in parts:
-            store_units(files, plan.queues, task.queue_file_size, part)
+            store_units(files, plan.queues, plan.task.queue_file_size, part)
         write_keys(files, plan.keys_of(piece.number), keys)
         files.write_unsynced(plan.note_of(piece.number), checksummed(note))
     return json.dumps(msgspec.to_builtins(note)).encode()
@@ -210,10 +218,10 @@ def read_note(plan: RebuildPlan, files: Files, piece: RebuildRange) -> RangeNote
     return note if files.exists(keys) and files.size(keys) == note.keys * KEY.itemsize else None
 
 
-def _open_log(path: Path, size: int) -> FileMap:
+def _open_log(files: Files, path: Path, size: int) -> FileMap:
     """Maps a log file privately, so that it cannot be changed."""
     try:
-        log = OverlayFiles().open_map(path)
+        log = (files if files.read_only else OverlayFiles()).open_map(path)
     except FileNotFoundError:
         raise BadStore(
             f"the host {socket.gethostname()} does not see this file; all hosts of the cluster must see the store "
@@ -255,7 +263,7 @@ class QueuePlan(msgspec.Struct):
 
     @property
     def end(self) -> int:
-        return self.records[-1].end
+        return max([each.end for each in self.records[-1:]] + [each.end for each in self.fills[-1:]])
 
     @property
     def units(self) -> int:
@@ -271,9 +279,11 @@ class RangeTotals(msgspec.Struct):
     records: int = 0
     damage: list[DamagedRange] = []
     placeholders: list[tuple[int, int]] = []
-    queues: dict[QueueName, QueueCover] = {}
+    queues: dict[QueueName, list[CoveredRun]] = {}
     in_log_order: set[QueueName] = set()
-    """The queues that must be built in log order."""
+    """The queues whose offsets go back, which must be derived in log order."""
+    hidden: set[int] = set()
+    """The numbers of the ranges that lie in a filler: their records were truncated, and a walk never reaches them."""
     keys: list[tuple[int, int]] = []
     """The number and the key count of each range that has keys."""
     fits: bool = True
@@ -281,16 +291,15 @@ class RangeTotals(msgspec.Struct):
     is_sound: bool = False
     """Whether there is no damage and no torn tail, as in `LogScan`."""
 
-    def queue_plans(self, queue_file_size: int) -> list[QueuePlan]:
-        """Returns the plans of the queues that the ranges alone have built."""
+    def queue_plans(self, queue_file_size: int) -> dict[QueueName, QueuePlan]:
+        """Returns the plans of all queues."""
         placeholders = Placeholders()
         placeholders.log_is_whole = self.begin == 0
         placeholders.add(self.placeholders)
-        return [
-            _queue_plan(name, cover.records, queue_file_size // UNIT_SIZE, placeholders)
-            for name, cover in sorted(self.queues.items())
-            if name not in self.in_log_order
-        ]
+        return {
+            name: _queue_plan(name, runs, queue_file_size // UNIT_SIZE, placeholders)
+            for name, runs in sorted(self.queues.items())
+        }
 
 
 def combine_notes(plan: RebuildPlan, notes: Iterable[RangeNote]) -> RangeTotals:
@@ -304,7 +313,8 @@ def combine_notes(plan: RebuildPlan, notes: Iterable[RangeNote]) -> RangeTotals:
         if piece.base != file:
             file, reached, has_filler = piece.base, -1, False
         scan = note.scan
-        if has_filler:  # records in a filler were truncated; a walk never reaches them
+        if has_filler:
+            totals.hidden.add(piece.number)
             totals.in_log_order.update((each.topic, each.queue_id) for each in note.queues)
             continue
         if scan.started >= 0:
@@ -336,7 +346,7 @@ def _add_records(totals: RangeTotals, note: RangeNote) -> None:
         name = queue.topic, queue.queue_id
         if queue.too_many:
             totals.in_log_order.add(name)
-        cover = totals.queues.setdefault(name, QueueCover())
+        cover = QueueCover(totals.queues.setdefault(name, []))
         for run in queue.runs:
             if cover.records and run.first < cover.records[-1].end:
                 totals.in_log_order.add(name)
@@ -356,3 +366,27 @@ def _queue_plan(
             fills.append(GapFill(end, each.first, unit.hex()))
         end, physical_end = each.end, each.physical_end
     return QueuePlan(*name, begin, records, fills)
+
+
+def find_restarts(covers: Mapping[QueueName, QueueCover], queues: QueueFolder) -> dict[QueueName, int]:
+    """Returns the queues that restart at offset 0 within the log, each with the physical offset of the restart.
+
+    A queue restarts if its topic was deleted and created again. The record that the queue's first unit points to is the
+    restart. If the queue does not exist, the last record with queue offset 0 is the restart if a record with queue
+    offset 1 follows it, and queue offsets do not go back after it.
+    """
+    restarts: dict[QueueName, int] = {}
+    for name, cover in covers.items():
+        zeros = [later for _, later in pairwise(cover.records) if later.first == 0]
+        if not zeros:
+            continue
+        with queues.open(*name) as queue:
+            first = None if queue is None else queue.unit(0)[0]
+        confirmed = [each.physical_first for each in zeros if each.physical_first == first]
+        newest = cover.records[cover.records.index(zeros[-1]) :]
+        in_order = all(before.end <= after.first for before, after in pairwise(newest))
+        if confirmed:
+            restarts[name] = confirmed[-1]
+        elif first is None and zeros[-1].end > 1 and in_order:
+            restarts[name] = zeros[-1].physical_first
+    return restarts

@@ -28,7 +28,8 @@ from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damage import Quarantine
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
-from penstock.store.repair.report import Change, within
+from penstock.store.rebuild.report import within
+from penstock.store.repair.report import Change
 
 
 class ConfigRepair:

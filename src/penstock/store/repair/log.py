@@ -40,23 +40,13 @@ from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import FolderListing, MappedFileQueue, file_name, list_data_files
-from penstock.store.repair.compare import OldQueues, QueueName, find_lost
-from penstock.store.repair.log_scan import (
-    DamagedFileRange,
-    HiddenRecords,
-    LogScan,
-    QueueSequences,
-    WrongTime,
-    WrongTimes,
-    find_misplaced,
-    find_restarts,
-    merged,
-    scan_log,
-    set_time,
-    with_reasons,
-)
-from penstock.store.repair.report import Change, Progress, RepairedRange, within
-from penstock.store.repair.target import RepairTarget
+from penstock.store.rebuild.log_scan import DamagedFileRange, HiddenRecords, LogScan, merged, scan_log
+from penstock.store.rebuild.queue_folder import QueueFolder
+from penstock.store.rebuild.report import Progress, within
+from penstock.store.rebuild.target import TargetStore
+from penstock.store.repair.lost import find_lost
+from penstock.store.repair.records import QueueSequences, WrongTime, WrongTimes, find_misplaced, set_time
+from penstock.store.repair.report import Change, RepairedRange
 from penstock.store.settings import Settings
 
 
@@ -285,8 +275,6 @@ class RepairedLog(msgspec.Struct):
     changes: list[Change] = []
     placeholders: list[tuple[int, int]] = []
     """(begin, end) of each placeholder and of each range that this repair covered, sorted."""
-    restarts: dict[QueueName, int] = {}
-    """By queue, the physical offset where it restarts at queue offset 0."""
 
     @property
     def damage(self) -> list[DamagedRange]:
@@ -298,7 +286,7 @@ class RepairedLog(msgspec.Struct):
 class LogRepair:
     """One repair of one log. `run` raises BadStore or StoreFailed; another repair resumes."""
 
-    def __init__(self, target: RepairTarget, progress: Progress) -> None:
+    def __init__(self, target: TargetStore, progress: Progress) -> None:
         self._target = target
         self._io = target.files
         self._layout = target.layout
@@ -307,7 +295,9 @@ class LogRepair:
         self._result = RepairedLog()
         self._sequences = QueueSequences()
         self._times = WrongTimes(target.clock())
-        self._queues = OldQueues(target.files, target.layout, target.settings.mapped_file_size_consume_queue)
+        self._queues = QueueFolder(
+            target.files, target.layout.consume_queue, target.settings.mapped_file_size_consume_queue
+        )
 
     def run(self) -> RepairedLog:
         layout, size = self._layout, self._target.settings.mapped_file_size_commit_log
@@ -321,7 +311,6 @@ class LogRepair:
         try:
             scan = self._scan(log)
             self._result.begin, self._result.end, self._result.newest = scan.begin, scan.end, scan.newest
-            self._result.restarts = find_restarts(self._sequences, self._queues)
             self._resume(log)
             self._cover(log, scan)
         finally:
@@ -352,7 +341,7 @@ class LogRepair:
             progress=self._progress,
         )
         misplaced = find_misplaced(self._sequences, self._queues, log, scan.begin)
-        scan.damage = merged([*with_reasons(scan.damage, self._known), *misplaced])
+        scan.damage = merged([*_with_reasons(scan.damage, self._known), *misplaced])
         return scan
 
     def _on_rows(self, data: memoryview, rows: Rows) -> None:
@@ -401,3 +390,12 @@ class LogRepair:
         file = log.find(wrong.physical_offset)
         assert file is not None, "the scan has read this file"
         return cover.correct_time(file, wrong)
+
+
+def _with_reasons(damage: list[DamagedFileRange], known: list[DamagedRange]) -> list[DamagedFileRange]:
+    """Returns the same ranges, with the reasons of the `known` ranges that contain them, if any."""
+    named: list[DamagedFileRange] = []
+    for each in damage:
+        reason = next((k.reason for k in known if k.physical_offset <= each.physical_offset < k.end), each.reason)
+        named.append(msgspec.structs.replace(each, reason=reason))
+    return named

@@ -1,18 +1,10 @@
-"""The reports of a repair and a rebuild. Paths inside the store's folder are relative to it."""
+"""The report of a repair. Paths inside the store's folder are relative to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import msgspec
 
-Progress = Callable[[str, int, int], None]
-"""Called with the name of the current step, the number of bytes done, and their total."""
-
-
-def no_progress(what: str, done: int, total: int) -> None:
-    """A Progress that does nothing."""
+from penstock.store.rebuild.report import Rebuilt
 
 
 class LostMessages(msgspec.Struct, frozen=True):
@@ -55,17 +47,6 @@ class Change(msgspec.Struct, frozen=True):
     saved: str = ""
 
 
-class Rebuilt(msgspec.Struct, frozen=True):
-    """A queue, or the index, that was rebuilt from the log."""
-
-    what: str
-    reason: str
-    units: int
-    """The number of units in the queue, or of items in the index."""
-    kept: str = ""
-    """Path of the old files in the quarantine; empty if there were no old files."""
-
-
 class RepairReport(msgspec.Struct):
     """The faults that a repair found, and its changes; with `dry_run`, the changes that it would make."""
 
@@ -88,19 +69,3 @@ class RepairReport(msgspec.Struct):
     @property
     def lost_messages(self) -> int:
         return sum(lost.count for each in self.ranges for lost in each.lost)
-
-
-class RebuildReport(msgspec.Struct):
-    """The changes that a rebuild made; with `dry_run`, those that it would make."""
-
-    path: str
-    dry_run: bool
-    log_begin: int = 0
-    log_end: int = 0
-    rebuilt: list[Rebuilt] = []
-    start: list[str] = []
-
-
-def within(root: Path, path: Path) -> str:
-    """Returns a path as reports show it: relative to `root` if it is inside."""
-    return str(path.relative_to(root) if path.is_relative_to(root) else path)

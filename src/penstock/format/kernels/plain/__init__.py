@@ -21,8 +21,6 @@ from penstock.format.kernels.plain.arrow_out import (
 from penstock.format.kernels.plain.audit import check_chains, match_items, match_units, number_groups, sum_groups
 from penstock.format.kernels.plain.dispatch import (
     RangeBuilder,
-    append_units,
-    derive,
     find_property,
     group_rows,
     index_keys,
@@ -53,12 +51,10 @@ __all__ = [
     "ReaderCount",
     "Residency",
     "TopicTable",
-    "append_units",
     "check_chains",
     "check_record",
     "copy_published",
     "crc32",
-    "derive",
     "encode_puts",
     "encode_record",
     "fill_rows",

@@ -20,10 +20,9 @@ from penstock.format.kernels.plain.record import (
     java_hash,
     view_of,
     walk,
-    writable_view_of,
 )
-from penstock.format.kernels.types import Buffer, Ints, Longs, QueuePart, Rows, UnitRun, WritableBuffer
-from penstock.format.queue_unit import UNIT, UNIT_SIZE
+from penstock.format.kernels.types import Buffer, Ints, Longs, QueuePart, Rows, UnitRun
+from penstock.format.queue_unit import pack_unit
 from penstock.format.record_layout import physical_offset_of
 from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import (
@@ -36,6 +35,7 @@ from penstock.format.sys_flag import (
 _DELAY_LEVEL = re.compile(rb"([+-]?)0*([0-9]{1,10})")
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 _KEY = struct.Struct("<iqq")  # hash, physical offset, store timestamp
+_MAX_LONG = 2**63 - 1
 _QueueKey = tuple[int, int]  # topic id, queue id
 
 
@@ -82,21 +82,6 @@ def index_keys(data: Buffer, base: int, rows: Rows) -> tuple[Ints, Longs]:
     return np.array(hashes, dtype=np.int32), np.array(numbers, dtype=np.int64)
 
 
-def derive(
-    data: Buffer, base: int, start: int, stop: int, topics: TopicTable, delay_levels: tuple[int, ...], room: Rows
-) -> tuple[Rows, int, int, Ints, Longs]:
-    """Runs walk, tag_codes and index_keys in one pass.
-
-    Returns (rows, position after them, Reason, key hashes, row numbers of the keys). The rows are a view of `room`.
-    """
-    rows, reached, reason = walk(data, base, start, stop, False, topics, len(room))
-    room[: len(rows)] = rows
-    rows = room[: len(rows)]
-    tag_codes(data, base, rows, delay_levels)
-    hashes, numbers = index_keys(data, base, rows)
-    return rows, reached, reason, hashes, numbers
-
-
 def group_rows(rows: Rows) -> list[tuple[int, int, Longs]]:
     """Groups the rows that get a queue unit; returns (topic_id, queue_id, row numbers) by first appearance.
 
@@ -110,28 +95,14 @@ def group_rows(rows: Rows) -> list[tuple[int, int, Longs]]:
     return [(*key, np.array(numbers, dtype=np.int64)) for key, numbers in groups.items()]
 
 
-def append_units(out: WritableBuffer, at: int, rows: Rows, picks: Longs) -> None:
-    """Writes the 20-byte queue units of the rows numbered by `picks` at out[at:]."""
-    view, rows = writable_view_of(out), checked_rows(rows)
-    picks = np.asarray(picks, dtype=np.int64)
-    if at < 0 or at + UNIT_SIZE * len(picks) > len(view):
-        raise ValueError(f"{len(picks)} units at {at} do not fit into {len(view)} bytes")
-    if len(picks) and not (picks.min() >= 0 and picks.max() < len(rows)):
-        raise ValueError("a pick is not the number of a row")
-    units = np.empty(len(picks), dtype=UNIT)
-    units["offset"] = rows["physical_offset"][picks]
-    units["size"] = rows["size"][picks]
-    units["tags_code"] = rows["tags_code"][picks]
-    view[at : at + UNIT_SIZE * len(picks)] = units.tobytes()
-
-
 class RangeBuilder:
     """Walks ranges of the log and builds queue units, keys, and a list of rolled back messages. Not thread-safe.
 
     topics        numbers the topics
     delay_levels  the delay of each level in milliseconds
     with_keys     whether to collect keys
-    since         called once per queue with (topic, queue id): the physical offset from which its records get units
+    since         called once per queue with (topic, queue id): the physical offset from which its records get units;
+                  None: all records get units
     slack         a record gets no unit if its queue offset exceeds physical offset / 91 (the smallest record) + slack
     max_runs      a queue with more than this many runs of consecutive queue offsets is dropped
     """
@@ -141,7 +112,7 @@ class RangeBuilder:
         topics: TopicTable,
         delay_levels: tuple[int, ...],
         with_keys: bool,
-        since: Callable[[str, int], int],
+        since: Callable[[str, int], int] | None,
         slack: int,
         max_runs: int,
     ) -> None:
@@ -159,15 +130,22 @@ class RangeBuilder:
         self.rolled_back: list[tuple[int, int, str]] = []
         """(physical offset, size, topic) of the records of type ROLLBACK."""
         self.records = 0
+        self.newest = 0
+        """Store timestamp of the last record, or 0."""
 
-    def take(self, data: Buffer, base: int, start: int, stop: int) -> tuple[int, int, int, int]:
-        """Adds the valid records that start in [start, stop), with their CRC checked.
+    def take(
+        self, data: Buffer, base: int, start: int, stop: int, checked: bool = True, most: int = _MAX_LONG
+    ) -> tuple[int, int, int, int]:
+        """Adds the valid records that start in [start, stop), at most `most` of them.
+
+        Unless `checked`, neither their CRC is checked, nor whether they lost a sector.
 
         Returns (position after them, Reason to end there, number of records, torn size). The torn size is the size of
         the record at that position if it lost a sector (`first_torn`), else 0.
         """
-        rows, reached, reason = walk(data, base, start, stop, True, self._topics, max(stop - start, 0))
-        torn, torn_size = first_torn(data, base, rows), 0
+        most = min(max(stop - start, 0), most)
+        rows, reached, reason = walk(data, base, start, stop, checked, self._topics, most)
+        torn, torn_size = first_torn(data, base, rows) if checked else -1, 0
         if torn >= 0:
             reached, reason = int(rows["physical_offset"][torn]) - base, int(Reason.UNWRITTEN)
             torn_size = int(rows["size"][torn])
@@ -185,11 +163,13 @@ class RangeBuilder:
                 row = rows[number]
                 self._keys += _KEY.pack(key_hash, int(row["physical_offset"]), int(row["store_timestamp"]))
         self.records += len(rows)
+        self.newest = int(rows["store_timestamp"][-1]) if len(rows) else self.newest
         return reached, reason, len(rows), torn_size
 
     def _add_unit(self, name: _QueueKey, rows: Rows, number: int) -> None:
         if name not in self._since:
-            self._since[name] = self._ask_since(self._topics.name(name[0]), name[1])
+            ask = self._ask_since
+            self._since[name] = 0 if ask is None else ask(self._topics.name(name[0]), name[1])
         offset, position = int(rows["queue_offset"][number]), int(rows["physical_offset"][number])
         is_possible = 0 <= offset <= position // MIN_RECORD_SIZE + self._slack
         if name in self._dropped or position < self._since[name] or not is_possible:
@@ -206,8 +186,7 @@ class RangeBuilder:
             runs.clear()
             units.clear()
             return
-        units += bytes(UNIT_SIZE)
-        append_units(units, len(units) - UNIT_SIZE, rows, np.array([number]))
+        units += pack_unit(position, end - position, int(rows["tags_code"][number]))
 
     def queues(self) -> list[QueuePart]:
         """Returns (topic, queue id, runs, units) of each queue with records, by first appearance. Moves the units out.

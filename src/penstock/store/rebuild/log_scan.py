@@ -1,23 +1,12 @@
-"""Scans the whole log and checks every CRC: finds where the log ends, and which ranges in it hold no valid record.
+"""Scans the log, or a range of it, with every CRC: finds where it ends, and which ranges hold no valid record.
 
 A start applies the same rules (`log_walk.py`) to fewer files. Invalid bytes are damage if a valid record or filler
 follows, in the same file or in a later one. Otherwise they are the log's tail; a start truncates it.
-
-Two faults pass every check of a single record. The scan finds them by comparing records with each other:
-
-- An impossible store time: before 2010, or more than a day in the future. If a single record has one between records
-  with possible times, a bit was flipped: the record stays and gets the time of the record before it. If several records
-  in a row have one, the clock was wrong, and nothing is changed.
-- A damaged header. Headers have no checksum, so a flipped bit in a topic, a queue id, a queue offset or a transaction
-  type makes the record belong to another queue or offset. The record counts as damaged if all three hold: a unit of
-  some queue points exactly to it, no record in the log has the queue offset of that unit, and the record does not fit
-  the queue that it names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -26,75 +15,11 @@ import numpy as np
 from penstock.format import kernels
 from penstock.format.damage_placeholder import find_placeholders
 from penstock.format.kernels import Rows
-from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
-from penstock.format.record_layout import LONG, store_timestamp_at
-from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, hidden_record, row_at, scan
+from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, hidden_record, scan
 from penstock.format.scan_rows import Reason
-from penstock.format.sys_flag import enters_queue
-from penstock.format.topics import is_readable_topic
-from penstock.store.audit.queue_coverage import QueueCover, union, without
 from penstock.store.audit.records import DAY_MS, EARLIEST_MS
-from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.damage import DamagedRange
 from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MappedFileQueue
-from penstock.store.repair.compare import OldQueues, QueueName, units_between
-from penstock.store.repair.report import Progress, no_progress
-
-
-class WrongTime(NamedTuple):
-    """A record with an impossible store time, and the time that replaces it."""
-
-    physical_offset: int
-    size: int
-    time_at: int
-    """Position of the store time in the record, in bytes."""
-    stored: int
-    corrected: int
-
-
-class WrongTimes:
-    """Collects impossible store times during a scan. `isolated` returns those that can be corrected."""
-
-    def __init__(self, now: int) -> None:
-        self._latest = now + DAY_MS
-        self._run: list[WrongTime] = []
-        self._before = 0
-        self._isolated: list[WrongTime] = []
-
-    def on_rows(self, data: memoryview, rows: Rows) -> None:
-        times = rows["store_timestamp"]
-        wrong = (times < EARLIEST_MS) | (times > self._latest)
-        if not self._run and not wrong.any():
-            self._before = int(times[-1])
-            return
-        for row, is_wrong in zip(rows, wrong.tolist(), strict=True):
-            time = int(row["store_timestamp"])
-            if is_wrong:
-                at = store_timestamp_at(int(row["sys_flag"]))
-                self._run.append(WrongTime(int(row["physical_offset"]), int(row["size"]), at, time, self._before))
-                continue
-            self._end_run(time)
-            self._before = time
-
-    def isolated(self) -> list[WrongTime]:
-        """Returns the wrong times of single records. Callers must finish the scan first."""
-        self._end_run(0)
-        return self._isolated
-
-    def _end_run(self, after: int) -> None:
-        if len(self._run) == 1 and (self._before or after):
-            (alone,) = self._run
-            self._isolated.append(alone._replace(corrected=alone.corrected or after))
-        self._run.clear()
-
-
-def set_time(file: MappedFile, wrong: WrongTime) -> None:
-    """Writes the corrected time into the record."""
-    LONG.pack_into(file.map.view, wrong.physical_offset - file.from_offset + wrong.time_at, wrong.corrected)
-
-
-# -- the scan -----------------------------------------------------------------------------------------------------
+from penstock.store.rebuild.report import Progress, no_progress
 
 _ROWS = 4096  # few enough that their bytes are still in the CPU cache when they are read again
 
@@ -361,15 +286,6 @@ class _Walk:
         self.result.suspects.clear()
 
 
-def with_reasons(damage: list[DamagedFileRange], known: list[DamagedRange]) -> list[DamagedFileRange]:
-    """Returns the same ranges, with the reasons of the `known` ranges that contain them, if any."""
-    named: list[DamagedFileRange] = []
-    for each in damage:
-        reason = next((k.reason for k in known if k.physical_offset <= each.physical_offset < k.end), each.reason)
-        named.append(msgspec.structs.replace(each, reason=reason))
-    return named
-
-
 def merged(damage: Iterable[DamagedFileRange]) -> list[DamagedFileRange]:
     """Returns the ranges sorted. Ranges that touch or overlap within a file become one, with the first one's reason."""
     result: list[DamagedFileRange] = []
@@ -380,95 +296,3 @@ def merged(damage: Iterable[DamagedFileRange]) -> list[DamagedFileRange]:
         else:
             result.append(each)
     return result
-
-
-# -- damaged headers ----------------------------------------------------------------------------------------------
-
-BAD_HEADER = "BAD_HEADER"
-_UNITS_AT_ONCE = 1 << 16
-
-
-class QueueSequences:
-    """Collects, during a scan, the queue offsets in the log, by queue, as runs."""
-
-    def __init__(self) -> None:
-        self.topics: kernels.Topics = kernels.TopicTable()
-        self.queues: dict[QueueName, QueueCover] = {}
-
-    def on_rows(self, data: memoryview, rows: kernels.Rows) -> None:
-        for topic_id, queue_id, picks in kernels.group_rows(rows):
-            cover = self.queues.setdefault((self.topics.name(topic_id), queue_id), QueueCover())
-            offsets, positions = rows["queue_offset"][picks], rows["physical_offset"][picks]
-            ends = positions + rows["size"][picks]
-            breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-            for start, stop in zip([0, *breaks.tolist()], [*breaks.tolist(), len(picks)], strict=True):
-                first = int(offsets[start])
-                cover.add(first, stop - start, int(positions[start]), int(ends[stop - 1]), matched=True)
-
-    def missing(self, name: QueueName, begin: int, end: int) -> list[tuple[int, int]]:
-        """Returns the queue offsets in [begin, end) that no record of the queue has, as ranges."""
-        return without(begin, end, union(self.queues.get(name, QueueCover()).records))
-
-    def fits(self, name: QueueName, queue_offset: int) -> bool:
-        """Whether exactly one record of the queue has this queue offset, within a run of at least two records."""
-        if name[1] < 0 or not is_readable_topic(name[0]) or name not in self.queues:
-            return False
-        around = [each for each in self.queues[name].records if each.first <= queue_offset < each.end]
-        return len(around) == 1 and around[0].end - around[0].first > 1
-
-
-def find_restarts(sequences: QueueSequences, queues: OldQueues) -> dict[QueueName, int]:
-    """Returns the queues that restart at offset 0 within the log, each with the physical offset of the restart.
-
-    A queue restarts if its topic was deleted and created again. The record that the queue's first unit points to is the
-    restart. If the queue does not exist, the last record with queue offset 0 is the restart if a record with queue
-    offset 1 follows it, and queue offsets do not go back after it.
-    """
-    restarts: dict[QueueName, int] = {}
-    for name, cover in sequences.queues.items():
-        zeros = [later for _, later in pairwise(cover.records) if later.first == 0]
-        if not zeros:
-            continue
-        with queues.open(*name) as queue:
-            first = None if queue is None else queue.unit(0)[0]
-        confirmed = [each.physical_first for each in zeros if each.physical_first == first]
-        newest = cover.records[cover.records.index(zeros[-1]) :]
-        in_order = all(before.end <= after.first for before, after in pairwise(newest))
-        if confirmed:
-            restarts[name] = confirmed[-1]
-        elif first is None and zeros[-1].end > 1 and in_order:
-            restarts[name] = zeros[-1].physical_first
-    return restarts
-
-
-def find_misplaced(
-    sequences: QueueSequences, queues: Iterable[ConsumeQueue], log: MappedFileQueue, log_begin: int
-) -> list[DamagedFileRange]:
-    """Returns the ranges of records with damaged headers, in log order."""
-    misplaced: dict[int, DamagedFileRange] = {}
-    for queue in queues:
-        name = (queue.topic, queue.queue_id)
-        for begin, end in sequences.missing(name, max(queue.files.min_offset, 0) // UNIT_SIZE, queue.max_offset):
-            for start in range(begin, end, _UNITS_AT_ONCE):
-                units = units_between(queue, start, min(start + _UNITS_AT_ONCE, end))
-                real = units[(units["size"] != NO_RECORD_SIZE) & (units["offset"] >= log_begin)]
-                for offset, size, _ in real.tolist():
-                    record = _misplaced_at(sequences, log, offset, size)
-                    if record is not None:
-                        misplaced[offset] = record
-    return [misplaced[offset] for offset in sorted(misplaced)]
-
-
-def _misplaced_at(sequences: QueueSequences, log: MappedFileQueue, offset: int, size: int) -> DamagedFileRange | None:
-    file = log.find(offset)
-    if file is None:
-        return None
-    at = offset - file.from_offset
-    rows = row_at(file.map.view, file.from_offset, at, check_crc=True, topics=sequences.topics)
-    if not len(rows) or int(rows["size"][0]) != size or find_placeholders(rows, sequences.topics.name):
-        return None
-    row = rows[0]
-    name = (sequences.topics.name(int(row["topic_id"])), int(row["queue_id"]))
-    if enters_queue(int(row["sys_flag"])) and sequences.fits(name, int(row["queue_offset"])):
-        return None
-    return DamagedFileRange(file.from_offset, offset, size, BAD_HEADER, int(row["store_timestamp"]))

@@ -1,27 +1,21 @@
-"""Assembles the built ranges into complete queues and index files, and swaps them in.
+"""Completes the files that ranges have begun in the staging folder: one task for each index file or group of queues.
 
-Index files are built from the keys of the ranges, one task per file. The key counts of the ranges determine beforehand
-which keys go into which file, and how its header begins. A file is renamed into place when it is complete. So a second
-attempt at the same task, which Spark may make, is harmless.
+Index files are built from the keys of the ranges. The key counts of the ranges determine beforehand which keys go into
+which file, and how its header begins. A file is renamed into place when it is complete. So a second attempt at the same
+task, which Spark may make, is harmless.
 
-The ranges have written most queues completely. Tasks finish these queues, in groups: a task removes files that an
-earlier run left, allocates the others and fills gaps. It checks each unit against the unit before it, and the first and
-the last unit of each run against the range notes. Then it syncs the files.
-
-The steps that need the order of the log, or the old queues, run in this process. It dispatches queues whose offsets go
-back as a start does, and keeps units for lost messages at the ends of the old queues. Old files are not touched before
-`swap_in`. A crash leaves only unfinished staged files. All steps are idempotent.
+The ranges have written all units of a queue. A task removes files that an earlier run left, allocates the others and
+fills gaps. It checks each unit against the unit before it, and the first and the last unit of each run against the
+range notes. Then it syncs the files. A crash leaves only unfinished staged files. All steps are idempotent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import secrets
-from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -30,20 +24,14 @@ from penstock.errors import disk_refused
 from penstock.format.index_layout import IndexGeometry, IndexHeader
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, copy_units
 from penstock.format.scan import row_at
-from penstock.store.atomic_files import remove_all
-from penstock.store.audit.queue_coverage import CoveredRun, QueueName
-from penstock.store.copy_on_write_files import OverlayFiles
+from penstock.store.audit.queue_coverage import CoveredRun
+from penstock.store.derive import Keys
 from penstock.store.file_io import FileMap, Files, zero_from
 from penstock.store.index import IndexFile, header_after
-from penstock.store.mapped_file_queue import MappedFileQueue, file_name
+from penstock.store.mapped_file_queue import file_name
 from penstock.store.readonly.view import FilesView
-from penstock.store.rebuild.plan import RebuildPlan, RebuildSource
-from penstock.store.rebuild.ranges import Keys, QueuePlan, RangeTotals, open_sparse, read_keys
-from penstock.store.repair.compare import OldQueues
-from penstock.store.repair.derived import DerivedRebuilder, Replacement, obsolete_queues
-from penstock.store.repair.log_scan import QueueSequences, find_restarts, scan_log
-from penstock.store.repair.report import Progress, Rebuilt
-from penstock.store.repair.staging import Staging, StagingPlan
+from penstock.store.rebuild.plan import RebuildPlan
+from penstock.store.rebuild.ranges import QueuePlan, open_sparse, read_keys
 
 # -- index files --------------------------------------------------------------------------------------------------
 
@@ -272,140 +260,8 @@ def _end_of(file: FileMap, first: int, stop: int, run: CoveredRun, end: int) -> 
     return end if high < run.end or end == run.physical_end else None
 
 
-# -- assembly -----------------------------------------------------------------------------------------------------
-
-_REQUESTED: Final = "requested"
-_GROUPS: Final = 32
-
-
-class Assembler:
-    """Assembles one rebuild. All its ranges must be built. `run` runs the tasks."""
-
-    def __init__(
-        self,
-        source: RebuildSource,
-        plan: RebuildPlan,
-        totals: RangeTotals,
-        run: Callable[[Callable[[Any], bytes], Sequence[Any]], list[bytes]],
-        progress: Progress,
-    ) -> None:
-        self._source = source
-        self._io = source.files
-        self._plan = plan
-        self._totals = totals
-        self._run = run
-        self._progress = progress
-        self._queue_plans = totals.queue_plans(plan.task.queue_file_size) if totals.fits else []
-        self._units = {(queue.topic, queue.queue_id): queue.units for queue in self._queue_plans}
-        self.in_log_order: set[QueueName] = (
-            totals.in_log_order if totals.fits else set(totals.queues) | totals.in_log_order
-        )
-        """Queues that this process builds in log order; all queues if the ranges do not fit together."""
-        self._index_in_order = plan.task.index is not None and not totals.fits
-        self._parts: list[IndexFilePlan] = []
-        if plan.task.index is not None and totals.fits:
-            self._parts = cut_keys(totals.keys, plan.task.geometry, source.clock())
-        self._items = sum(part.items for part in self._parts)
-
-    def preview(self) -> list[Rebuilt]:
-        """Returns the queues and the index that `swap_in` would replace, for a dry run."""
-        if self.in_log_order or self._index_in_order:
-            self._build_in_log_order()
-        queues, index = self._replacements()
-        rebuilt = [Rebuilt(f"{name[0]} queue {name[1]}", *queues[name]) for name in sorted(queues)]
-        return rebuilt if index is None else [*rebuilt, Rebuilt("index", *index)]
-
-    def assemble(self) -> str:
-        """Completes the new files in the staging folder. Raises BadStore, StoreFailed.
-
-        Returns an empty string, or the path of a file whose content is not what a range wrote.
-        """
-        remove_all(self._io, self._plan.index)
-        work = functools.partial(_complete, self._plan, self._io)
-        bad_paths = self._run(work, [*self._parts, *grouped(self._queue_plans, _GROUPS)])
-        bad = next((each.decode() for each in bad_paths if each), "")
-        if bad:
-            return bad
-        for topic, queue_id in self._incomplete():
-            remove_all(self._io, self._plan.queues / topic / str(queue_id))
-        if self.in_log_order or self._index_in_order or self._totals.damage or self._totals.placeholders:
-            self._build_in_log_order()
-        return ""
-
-    def _incomplete(self) -> list[QueueName]:
-        """Returns the queues in the staging folder that ranges alone cannot build."""
-        files, size = self._io, self._plan.task.queue_file_size
-        there = OldQueues(files, self._source.output, size, folder=self._plan.queues).names()
-        return [name for name in there if name not in self._units]
-
-    def _build_in_log_order(self) -> None:
-        task, source = self._plan.task, self._source
-
-        def builds(topic: str, queue_id: int) -> bool:
-            return (topic, queue_id) in self.in_log_order
-
-        plan = StagingPlan(
-            log_end=self._totals.end,
-            selects=builds if self._io.read_only else task.selects,
-            builds=builds,
-            restarts=self._restarts(),
-            damage=self._totals.damage,
-            with_index=self._index_in_order,
-            source=source.layout,
-        )
-        with Staging(self._io, source.output, source.settings, source.clock, plan) as staging:
-            if self.in_log_order or self._index_in_order:
-                staging.build(self._progress)
-            if not self._io.read_only:
-                staging.load(self._units, self._totals.placeholders)
-            staging.keep_lost_tails()
-            staging.sync()
-            for queue in staging.queues:
-                first = max(queue.files.min_offset, 0) // UNIT_SIZE
-                self._units[queue.topic, queue.queue_id] = queue.max_offset - first
-            if staging.index is not None:
-                self._items = sum(file.count - 1 for file in staging.index.files)
-
-    def _restarts(self) -> dict[QueueName, int]:
-        """Returns, by queue, the physical offset where it restarts at offset 0. Scans the log only if necessary."""
-        if not self.in_log_order:
-            return {}
-        task, sequences = self._plan.task, QueueSequences()
-        log = MappedFileQueue(OverlayFiles(), self._source.layout.commit_log, task.log.file_size)
-        log.load()
-        try:
-            scan_log(log.files, topics=sequences.topics, on_rows=sequences.on_rows, progress=self._progress)
-        finally:
-            log.close()
-        return find_restarts(sequences, OldQueues(self._io, self._source.layout, task.queue_file_size))
-
-    def swap_in(self) -> list[Rebuilt]:
-        """Swaps in all new files; returns them.
-
-        Raises BadStore or StoreFailed; then the old files are in place, or the next start finishes the swap.
-        """
-        queues, index = self._replacements()
-        source, owned = self._source, self._source.owned
-        is_sound = owned is not None and owned.closed_cleanly and not self._totals.damage and not self.in_log_order
-        if owned is not None:
-            owned.mark_unclean()
-        derived = DerivedRebuilder(self._io, source.output, source.settings, source.clock, source.quarantine)
-        rebuilt = derived.swap_in(queues, index)
-        if owned is not None and is_sound:  # every record was just checked, so a start need not do it again
-            owned.mark_clean()
-        return rebuilt
-
-    def _replacements(self) -> tuple[dict[QueueName, Replacement], Replacement | None]:
-        task, source = self._plan.task, self._source
-        queues = {name: Replacement(_REQUESTED, units) for name, units in self._units.items()}
-        if source.owned is not None:
-            old = OldQueues(self._io, source.layout, task.queue_file_size, task.selects)
-            obsolete = obsolete_queues(old, queues, self._totals.begin)
-            queues |= {name: Replacement(reason, 0) for name, reason in obsolete.items()}
-        return queues, None if task.index is None else Replacement(_REQUESTED, self._items)
-
-
-def _complete(plan: RebuildPlan, files: Files, piece: IndexFilePlan | QueueGroup) -> bytes:
+def complete(plan: RebuildPlan, files: Files, piece: IndexFilePlan | QueueGroup) -> bytes:
+    """Completes one index file or a group of queues; returns the path of a wrong file, or nothing."""
     if isinstance(piece, IndexFilePlan):
         return build_index_file(plan, files, piece).encode()
     return complete_queues(plan, files, piece).encode()

@@ -1,47 +1,37 @@
-"""Compares a store's queues with those that dispatch builds from the log, and finds messages in damaged ranges.
+"""Compares a store's queues with those that were built from the log.
 
-The queues in the store are opened read-only, one at a time. The comparison ignores units of records that retention
-deleted, bytes past the queue's end, and tags codes that a unit replaces by an extension address.
+Both are opened read-only, one queue at a time. The comparison ignores units of records that retention deleted, bytes
+past the queue's end, and tags codes that a unit replaces by an extension address.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import BadStore
-from penstock.format.index_layout import HEADER_SIZE, IndexGeometry, IndexHeader
-from penstock.format.queue_unit import MAX_EXT_ADDRESS, NO_RECORD_SIZE, UNIT_SIZE, Units
-from penstock.store.audit.files import ItemTable
-from penstock.store.consume_queue import ConsumeQueue, unit_pages
+from penstock.format.queue_unit import MAX_EXT_ADDRESS, NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
+from penstock.format.topics import is_readable_topic
+from penstock.store.audit.queue_coverage import QueueName
+from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.file_io import Files
-from penstock.store.layout import Layout
-from penstock.store.repair.report import LostMessages
-
-QueueName = tuple[str, int]
-"""Topic and queue id."""
 
 
-class OldQueues:
-    """The queues in a store before the rebuild. Opens one queue at a time, and skips queues that cannot be read."""
+class QueueFolder:
+    """The queues in a folder. Opens one queue at a time, and skips queues that cannot be read."""
 
     def __init__(
-        self,
-        files: Files,
-        layout: Layout,
-        file_size: int,
-        selects: Callable[[str, int], bool] | None = None,
-        folder: Path | None = None,
+        self, files: Files, folder: Path, file_size: int, selects: Callable[[str, int], bool] | None = None
     ) -> None:
-        """`selects`: which queues to include; None for all. `folder`: of the queues, if not the layout's folder."""
+        """`selects`: which queues to include; None for all."""
         self._io = files if files.read_only else OverlayFiles()
-        self._folder = folder or layout.consume_queue
+        self._folder = folder
         self._file_size = file_size
         self._selects = selects
 
@@ -124,55 +114,46 @@ def _wrong(old: Units, built: Units, log_begin: int, damage: Sequence[DamagedRan
     return np.flatnonzero(~same & ~((built["size"] == NO_RECORD_SIZE) & no_record))
 
 
+def differing_queues(
+    old_queues: QueueFolder, built: QueueFolder, log_begin: int, damage: Sequence[DamagedRange]
+) -> dict[QueueName, str]:
+    """Returns the old queues that differ from the built ones, each with a short reason."""
+    wrong = obsolete_queues(old_queues, built.names(), log_begin)
+    for queue in built:
+        with old_queues.open(queue.topic, queue.queue_id) as old:
+            reason = difference(old, queue, log_begin, damage)
+        if reason:
+            wrong[queue.topic, queue.queue_id] = reason
+    return wrong
+
+
+def obsolete_queues(old_queues: QueueFolder, built: Collection[QueueName], log_begin: int) -> dict[QueueName, str]:
+    """Returns the old queues that were not built and should be removed, each with a short reason.
+
+    Leaves out queues of topics that dispatch would not create.
+    """
+    wrong: dict[QueueName, str] = {}
+    for name in old_queues.names():
+        if name in built or not is_readable_topic(name[0]):
+            continue
+        with old_queues.open(*name) as old:
+            reason = difference(old, None, log_begin)
+            if old is None:
+                reason = "its files could not be read, and the log has no records for it"
+        if reason:
+            wrong[name] = reason
+    return wrong
+
+
 def units_between(queue: ConsumeQueue, first: int, stop: int) -> Units:
     """Returns a copy of the units first … stop - 1, with pre-blank units for those that have no file."""
-    return np.concatenate([units for _, units in unit_pages(queue, first, stop)])
-
-
-def find_lost(queue: ConsumeQueue, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, LostMessages]]:
-    """Returns the messages of a queue whose units point into the given ranges of the log.
-
-    The result has runs of consecutive queue offsets, each with the number of its range. `ranges`: (begin, end) with
-    `end` excluded, sorted, disjoint and not empty.
-    """
-    runs: list[tuple[int, LostMessages]] = []
-    begins, ends = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
-    low = max(queue.files.min_offset, 0) // UNIT_SIZE
-    for number in range(low, queue.max_offset, _UNITS_AT_ONCE):
-        units = units_between(queue, number, min(number + _UNITS_AT_ONCE, queue.max_offset))
-        offsets = units["offset"].astype(np.int64)
-        within = np.searchsorted(begins, offsets, side="right") - 1
-        inside = (units["size"] != NO_RECORD_SIZE) & (within >= 0) & (offsets < ends[within])
-        for at in np.flatnonzero(inside).tolist():
-            _join(runs, int(within[at]), number + at, queue)
-    return runs
-
-
-def _join(runs: list[tuple[int, LostMessages]], number: int, offset: int, queue: ConsumeQueue) -> None:
-    if runs and runs[-1][0] == number and runs[-1][1].last_offset == offset - 1:
-        first = runs.pop()[1].first_offset
-    else:
-        first = offset
-    runs.append((number, LostMessages(queue.topic, queue.queue_id, first, offset)))
-
-
-def index_offsets(files: Files, folder: Path, geometry: IndexGeometry) -> Iterator[npt.NDArray[np.int64]]:
-    """Yields, for each index file, the record offsets of its items; skips files of the wrong size."""
-    for name in files.names(folder) if files.is_folder(folder) else ():
-        if not files.is_folder(folder / name) and files.size(folder / name) == geometry.file_size:
-            with contextlib.closing(files.open_map(folder / name)) as file:
-                count = min(max(IndexHeader.unpack(file.view[:HEADER_SIZE]).index_count, 1), geometry.items)
-                table = ItemTable(file, geometry, count, in_order=True)
-                yield table.raw(1, count)["offset"].astype(np.int64)
-
-
-def any_within(offsets: Iterable[npt.NDArray[np.int64]], ranges: Sequence[tuple[int, int]]) -> bool:
-    """Whether any of these offsets is in one of the sorted ranges (begin, end)."""
-    if not ranges:
-        return False
-    begins, ends = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
-    for some in offsets:
-        number = np.searchsorted(begins, some, side="right") - 1
-        if ((number >= 0) & (some < ends[number])).any():
-            return True
-    return False
+    pieces: list[Units] = []
+    while first < stop:
+        page = queue.page(first, stop - first)
+        if page is None:
+            per_file = queue.files.file_size // UNIT_SIZE
+            page = np.zeros(min(stop, first - first % per_file + per_file) - first, UNIT)
+            page["size"] = NO_RECORD_SIZE
+        pieces.append(page)
+        first += len(page)
+    return np.concatenate(pieces)

@@ -128,13 +128,15 @@ def test_a_torn_end_of_the_log_gets_no_units(home: DamagedHome) -> None:
         assert store.max_offset(last.topic, last.queue_id) == 59
 
 
-def test_a_dry_run_says_the_same_and_changes_nothing(home: DamagedHome) -> None:
+@pytest.mark.parametrize("index_only", [False, True])
+def test_a_dry_run_says_the_same_and_changes_nothing(home: DamagedHome, index_only: bool) -> None:
     home.fill()
     home.write(home.queue_files("T")[0], 0, b"\xff" * 100)
     before = home.listing()
-    said = home.rebuild(dry_run=True)
+    said = home.rebuild(dry_run=True, index_only=index_only)
     assert home.listing() == before
-    assert said.rebuilt == home.rebuild().rebuilt
+    assert said.rebuilt == home.rebuild(index_only=index_only).rebuilt
+    assert all(each.kept for each in said.rebuilt)
 
 
 def test_nothing_is_rebuilt_for_an_unknown_topic(home: DamagedHome) -> None:

@@ -18,12 +18,12 @@ from penstock.store.layout import Layout, allow_many_files
 from penstock.store.lock import HeldLocks, StoreLock
 from penstock.store.message_store import MessageStore
 from penstock.store.readonly.geometry import fit_to_damaged
-from penstock.store.repair.report import Progress
+from penstock.store.rebuild.report import Progress
 from penstock.store.settings import Settings
 from penstock.store.sink.recovery import resolve_pending_batch
 
 
-class RepairTarget(msgspec.Struct, frozen=True):
+class TargetStore(msgspec.Struct, frozen=True):
     """A store to repair or rebuild: its files, settings, quarantine and locks."""
 
     files: Files
@@ -81,7 +81,7 @@ def open_target(
     files: Files | None,
     clock: Callable[[], int],
     may_exceed: MayExceed,
-) -> Iterator[RepairTarget]:
+) -> Iterator[TargetStore]:
     """Yields the store in `folder`, and holds its lock. If dispatch is external, also holds the job's lock.
 
     A dry run holds no lock. Raises BadStore if there is no store, StoreInUse if another process has it open,
@@ -112,7 +112,7 @@ def open_target(
             resolve_pending_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
         max_bytes = settings.quarantine_max_bytes
         quarantine = Quarantine(real, layout.quarantine, clock, max_bytes=max_bytes, may_exceed=may_exceed)
-        yield RepairTarget(
+        yield TargetStore(
             real,
             layout,
             fitted.settings,
