@@ -207,12 +207,6 @@ def test_rows_of_garbage_are_refused_alike(row: bytes, data: bytes, base: int) -
     assert_equal_results("group_rows", rows)
 
 
-@given(st.binary(min_size=1040, max_size=1040), st.lists(st.integers(-1, 11), max_size=8), st.integers(-1, 150))
-def test_append_units(data: bytes, picks: list[int], at: int) -> None:
-    rows = np.frombuffer(data, dtype=ROW)
-    assert_equal_writes("append_units", 200, at, rows, np.array(picks, dtype=np.int64))
-
-
 SLOTS, ITEMS = 3, 8
 INDEX_SIZE = 40 + 4 * SLOTS + 20 * ITEMS
 times = longs | st.integers(1_600_000_000_000, 1_600_000_100_000)

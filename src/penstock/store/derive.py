@@ -28,6 +28,7 @@ from penstock.format import kernels
 from penstock.format.damage_placeholder import is_placeholder
 from penstock.format.scan import next_valid
 from penstock.format.scan_rows import Reason
+from penstock.format.typed_decoding import prepared
 from penstock.store.readonly.view import FilesView
 from penstock.store.record_reader import max_queue_offset
 
@@ -89,7 +90,7 @@ class DerivedPiece(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> DerivedPiece:
-        start, stop, reached, reason, newest, queues, *rest = msgspec.msgpack.decode(data, type=_Encoded)
+        start, stop, reached, reason, newest, queues, *rest = msgspec.msgpack.decode(data, type=prepared(_Encoded))
         named = [(topic.decode("utf-8", "surrogateescape"), *part) for topic, *part in queues]
         return cls(start, stop, reached, reason, newest, named, *rest)
 
