@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -38,16 +38,19 @@ NO_LIMIT: Final = 2**40
 """For `slack` and `max_runs` of a RangeBuilder."""
 KEY: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("time", "<i8")])
 """A key in the key table of a RangeBuilder: its hash, and the physical offset and store time of its record."""
-_Encoded: TypeAlias = tuple[
-    int,
-    int,
-    int,
-    int,
-    int,
-    list[tuple[bytes, int, list[kernels.UnitRun], memoryview]],
-    memoryview,
-    list[tuple[int, int]],
-]
+
+
+class _Encoded(NamedTuple):
+    """A DerivedPiece as it is encoded: topics are bytes."""
+
+    start: int
+    stop: int
+    reached: int
+    reason: int
+    newest: int
+    queues: list[tuple[bytes, int, list[kernels.UnitRun], memoryview]]
+    keys: memoryview
+    placeholders: list[tuple[int, int]]
 
 
 class Keys(NamedTuple):
@@ -90,9 +93,9 @@ class DerivedPiece(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> DerivedPiece:
-        start, stop, reached, reason, newest, queues, *rest = msgspec.msgpack.decode(data, type=prepared(_Encoded))
-        named = [(topic.decode("utf-8", "surrogateescape"), *part) for topic, *part in queues]
-        return cls(start, stop, reached, reason, newest, named, *rest)
+        encoded = msgspec.msgpack.decode(data, type=prepared(_Encoded))
+        named = [(topic.decode("utf-8", "surrogateescape"), *part) for topic, *part in encoded.queues]
+        return cls(*encoded._replace(queues=named))  # type: ignore[arg-type]
 
 
 class DeriveSource(Protocol):
