@@ -6,8 +6,9 @@ A turn is a fresh broker of one tree on a log of 300 MB, which is synced and put
 producer sends 500 messages a second, first alone, then while a consumer reads the old messages from offset 0. Figures
 are the 99th percentiles of the time until an ack, their ratio, and the page faults at which the broker's event loop
 waited for the disk, which depend less on what else the machine does. *One topic*: the records of a page lie close to
-each other in the log. *32 topics*: they are scattered. The folder must be on a disk, not in memory: name one with
-`--dir`. Each turn needs 1 GiB, which is removed at once.
+each other in the log. *32 topics*: they are scattered. Log files are small, because a start reads the last three of
+them. The folder must be on a disk, not in memory: name one with `--dir`. Each turn needs 1 GiB, which is removed at
+once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bench.run import OURS, Goal, Row, Run, Task, no_peer
 from bench.workspace import MIB, BenchFailed
 
 _BODY = 1024
-_SETTINGS: dict[str, object] = {"flushDiskType": "ASYNC_FLUSH", "mappedFileSizeCommitLog": 256 * MIB}
+_SETTINGS: dict[str, object] = {"flushDiskType": "ASYNC_FLUSH", "mappedFileSizeCommitLog": 32 * MIB}
 
 
 class Sizes(msgspec.Struct, frozen=True):

@@ -111,7 +111,9 @@ class PageGetter:
         view = units.map.view
         at = offset * UNIT_SIZE - units.from_offset
         stop = min(units.readable, at + max(_MIN_BYTES_EXAMINED, max_messages * UNIT_SIZE))
-        units.map.ensure_resident(at, stop, at_once=at_once)
+        residency = units.map.residency
+        if residency is not None and not residency.check(at, stop):
+            units.map.ensure_resident(at, stop, at_once=at_once)
         log = self._log.queue
         log_start, file_size = log.min_offset, log.file_size
         outcome, next_offset, count, total, physical, loaded = 1, offset, 0, 0, 0, 0

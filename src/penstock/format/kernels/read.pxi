@@ -17,7 +17,8 @@ cdef extern from *:
     int _SC_PAGESIZE
 
 cdef enum:
-    PAGES_AT_ONCE = 64
+    PAGES_AT_ONCE = 64  # the bits of one PageBits
+    BITS_AT_ONCE = 4
     KEPT_MS = 1000
 
 ctypedef struct PageBits:
@@ -28,7 +29,7 @@ ctypedef struct PageBits:
 cdef class Residency:
     """Which pages of a file map are in memory, so that reading them does not wait for the disk.
 
-    The operating system is asked about 64 pages at a time (`mincore`). That a page is in memory is believed for a
+    The operating system is asked about 256 pages at a time (`mincore`). That a page is in memory is believed for a
     second; that it is not is asked again each time. The map may be closed; then the answers mean nothing.
     """
 
@@ -71,20 +72,23 @@ cdef class Residency:
             if chunk == last // PAGES_AT_ONCE:
                 wanted &= <uint64_t>-1 >> (PAGES_AT_ONCE - 1 - last % PAGES_AT_ONCE)
             if now - self.bits[chunk].asked_at >= KEPT_MS or wanted & ~self.bits[chunk].resident:
-                self.ask(chunk)
-                self.bits[chunk].asked_at = now
+                self.ask(chunk - chunk % BITS_AT_ONCE, now)
                 if wanted & ~self.bits[chunk].resident:
                     return False
         return True
 
-    cdef void ask(self, int64_t chunk) noexcept nogil:
-        cdef unsigned char[PAGES_AT_ONCE] pages
-        cdef int64_t start = chunk * PAGES_AT_ONCE * self.page_size
-        cdef int64_t size = min(PAGES_AT_ONCE * self.page_size, self.size - start), i
-        self.bits[chunk].resident = 0
-        if mincore(self.address + start, size, pages) == 0:
-            for i in range((size + self.page_size - 1) // self.page_size):
-                self.bits[chunk].resident |= <uint64_t>(pages[i] & 1) << i
+    cdef void ask(self, int64_t chunk, int64_t now) noexcept nogil:
+        cdef unsigned char[BITS_AT_ONCE * PAGES_AT_ONCE] pages
+        cdef int64_t start = chunk * PAGES_AT_ONCE * self.page_size, i, count
+        cdef int64_t size = min(BITS_AT_ONCE * PAGES_AT_ONCE * self.page_size, self.size - start)
+        count = (size + self.page_size - 1) // self.page_size
+        if mincore(self.address + start, size, pages):
+            memset(pages, 0, count)
+        for i in range(count):
+            if i % PAGES_AT_ONCE == 0:
+                self.bits[chunk + i // PAGES_AT_ONCE].asked_at = now
+                self.bits[chunk + i // PAGES_AT_ONCE].resident = 0
+            self.bits[chunk + i // PAGES_AT_ONCE].resident |= <uint64_t>(pages[i] & 1) << (i % PAGES_AT_ONCE)
 
 
 # -- pages of a queue ----------------------------------------------------------------------------------------
@@ -235,16 +239,20 @@ cdef class PageReader:
                     residency is not None and at + 20 <= stop
                     and load64(<const uint8_t*>unit_source.buf + at) < max(written_from, log_end - RECENT_BYTES)
                 ):
-                    self.plan_page(
-                        <const uint8_t*>unit_source.buf, at, stop, wanted, wanted_count, base, readable, file_size,
-                        log_start, log_end, max_records, count, total, &plan,
-                    )
-                    for i in range(plan.count):
-                        if not residency.has(plan.starts[i], plan.stops[i]):
-                            return b"", 0, 0, 0, -1, None, -1, load64(<const uint8_t*>unit_source.buf + at), (
-                                plan.stop,
-                                [(plan.starts[i], plan.stops[i], plan.places[i]) for i in range(plan.count)],
-                            )
+                    plan.stop = min(stop, at + 20 * (max_records - count))
+                    if wanted != NULL or not self.is_span_resident(
+                        <const uint8_t*>unit_source.buf, at, plan.stop, base, readable, residency
+                    ):
+                        self.plan_page(
+                            <const uint8_t*>unit_source.buf, at, stop, wanted, wanted_count, base, readable, file_size,
+                            log_start, log_end, max_records, count, total, &plan,
+                        )
+                        for i in range(plan.count):
+                            if not residency.has(plan.starts[i], plan.stops[i]):
+                                return b"", 0, 0, 0, -1, None, -1, load64(<const uint8_t*>unit_source.buf + at), (
+                                    plan.stop,
+                                    [(plan.starts[i], plan.stops[i], plan.places[i]) for i in range(plan.count)],
+                                )
                 for i in range(UNITS_AHEAD):
                     prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * i, plan.stop, &source, base)
                 while at + 20 <= stop and taken < MAX_PAGE:
@@ -327,6 +335,18 @@ cdef class PageReader:
         if distance > self.memory_bytes:
             return count >= max_records or count >= self.max_count_on_disk or total > self.max_bytes_on_disk
         return count >= max_records or count >= self.max_count_in_memory or total > self.max_bytes_in_memory
+
+    cdef bint is_span_resident(
+        self, const uint8_t* units, int64_t at, int64_t stop, int64_t base, int64_t readable, Residency residency
+    ) noexcept nogil:
+        """Whether everything from the first to the last record of the units is in memory: the usual case, and cheap."""
+        cdef int64_t start, end
+        if at + 20 > stop:
+            return False
+        start = load64(units + at) - base
+        stop -= (stop - at) % 20 + 20
+        end = load64(units + stop) - base + load32(units + stop + 8)
+        return 0 <= start < end <= min(readable, start + MAX_PLAN) and residency.has(start, end)
 
     cdef void plan_page(
         self, const uint8_t* units, int64_t at, int64_t stop, const int32_t* wanted, int64_t wanted_count, int64_t base,
