@@ -96,7 +96,7 @@ cdef class Residency:
 cdef enum:
     MAX_PAGE = 1024
     RECENT_BYTES = 67108864
-    MAX_GAP = 65536
+    MAX_GAP = 262144
     MAX_PLAN = 8388608
     FOUND = 0
     NO_MATCH = 1
