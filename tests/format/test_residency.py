@@ -58,7 +58,7 @@ class Queue:
     def read(self, twin: Any, at: int = 0, most: int = 32, **more: int) -> tuple[object, ...]:
         log, units = self.log, self.units
         residency = twin.Residency(self.shadow)
-        reader = twin.PageReader(1 << 30, 32, 1 << 18, 8, 1 << 16, True)
+        reader = twin.PageReader(1 << 30, 32, 1 << 22, 8, 1 << 16, True)
         result: tuple[object, ...] = reader.read(
             units,
             at,
@@ -95,7 +95,7 @@ def test_records_that_are_close_are_one_range(twin: Any) -> None:
 
 @twins
 def test_records_that_are_far_from_each_other_are_ranges_of_their_own(twin: Any) -> None:
-    queue = Queue(3, 70_000)
+    queue = Queue(3, 300_000)
     cold = queue.read(twin)[-1]
     places = [int.from_bytes(queue.units[at : at + 8], "big") for at in (0, 20, 40)]
     size = int.from_bytes(queue.units[8:12], "big")

@@ -96,7 +96,7 @@ cdef class Residency:
 cdef enum:
     MAX_PAGE = 1024
     RECENT_BYTES = 67108864
-    MAX_GAP = 65536
+    MAX_GAP = 262144
     MAX_PLAN = 8388608
     FOUND = 0
     NO_MATCH = 1
@@ -254,9 +254,9 @@ cdef class PageReader:
                                     [(plan.starts[i], plan.stops[i], plan.places[i]) for i in range(plan.count)],
                                 )
                 for i in range(UNITS_AHEAD):
-                    prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * i, plan.stop, &source, base)
+                    prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * i, stop, &source, base)
                 while at + 20 <= stop and taken < MAX_PAGE:
-                    prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * UNITS_AHEAD, plan.stop, &source, base)
+                    prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * UNITS_AHEAD, stop, &source, base)
                     unit = <const uint8_t*>unit_source.buf + at
                     physical = load64(unit)
                     unit_size = load32(unit + 8)

@@ -18,7 +18,7 @@ from penstock.format.scan_rows import Reason
 FOUND, NO_MATCH, REMOVING = range(3)
 _MAX_PAGE = 1024
 _RECENT_BYTES = 64 << 20
-_MAX_GAP = 64 << 10
+_MAX_GAP = 256 << 10
 _MAX_PLAN = 8 << 20
 _libc = ctypes.CDLL(None)
 
