@@ -76,7 +76,7 @@ def check_chains(data, int64_t slots, int64_t items, int64_t start, int64_t stop
     cdef _Bytes file = _Bytes(data)
     cdef _Array known = _Array(newest, _INT32, True)
     cdef int32_t* last = <int32_t*>known.items
-    cdef int64_t number, offset, before = 0, chained = 0, ordered = 0, room = max(0, stop - start)
+    cdef int64_t number, offset, before = 0, chained = 0, ordered = 0, room
     cdef int64_t* wrong = NULL
     cdef int64_t* back = NULL
     cdef int32_t key_hash
@@ -86,6 +86,7 @@ def check_chains(data, int64_t slots, int64_t items, int64_t start, int64_t stop
         raise ValueError(f"{known.count} chains are not those of {slots} slots")
     if not 1 <= start <= items or stop > items:
         raise ValueError(f"a file for {items} has no items {start} to {stop}")
+    room = stop - start if stop > start else 0
     wrong = <int64_t*>malloc((room + 1) * sizeof(int64_t))
     back = <int64_t*>malloc((room + 1) * sizeof(int64_t))
     try:

@@ -571,14 +571,15 @@ cdef class RangeBuilder:
 
     cdef inline int add_unit(self, const Row* row) except -1 nogil:
         cdef QueueBuilder* queue = self.queue_of(row.topic_id, row.queue_id)
-        cdef Run* run
+        cdef Run* run = NULL
         cdef uint8_t* p
         if queue.is_dropped or row.physical_offset < queue.since or row.queue_offset < 0:
             return 0
         if row.queue_offset > row.physical_offset // MIN_RECORD + self.slack:
             return 0
-        run = <Run*>(queue.runs.memory + queue.runs.size) - 1
-        if queue.runs.size == 0 or run.end != row.queue_offset:
+        if queue.runs.size > 0:
+            run = <Run*>(queue.runs.memory + queue.runs.size) - 1
+        if run == NULL or run.end != row.queue_offset:
             if queue.runs.size >= self.max_runs * <int64_t>sizeof(Run):
                 queue.is_dropped = True
                 queue.units.size = queue.runs.size = 0
