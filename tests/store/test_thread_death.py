@@ -37,7 +37,7 @@ def opened(path: Path, **settings: object) -> Iterator[MessageStore]:
 
 def names(path: Path, **settings: object) -> set[str]:
     with opened(path, **settings) as store:
-        return {worker._thread.name for worker in store._threads}
+        return {worker._thread.name for worker in store._threads.workers}
 
 
 def kill(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_whichever_thread_ends_writes_stop_and_the_reason_is_shown(
     assert found >= expected
     for number, name in enumerate(sorted(found if kind == "async" else expected)):
         with opened(tmp_path / str(number), **settings) as store:
-            (worker,) = [each for each in store._threads if each._thread.name == name]
+            (worker,) = [each for each in store._threads.workers if each._thread.name == name]
             kill(worker, monkeypatch)
             assert name in store.flags.reason, "the reason names the thread"
             assert "planted" in store.flags.reason
@@ -145,7 +145,7 @@ def test_a_thread_that_ends_in_its_last_round_leaves_no_clean_exit(
 ) -> None:
     with opened(tmp_path, **ASYNC) as store:
         store.put(Message("orders", b"x"))
-        (worker,) = [each for each in store._threads if each._thread.name == "penstock-derived-flush"]
+        (worker,) = [each for each in store._threads.workers if each._thread.name == "penstock-derived-flush"]
 
         def out_of_memory() -> None:
             raise MemoryError("planted")
@@ -192,7 +192,7 @@ def test_when_the_allocator_ends_nobody_waits_for_its_files(tmp_path: Path) -> N
 
 def test_all_threads_that_ended_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path, **ASYNC) as store:
-        first, second = store._threads[:2]
+        first, second = store._threads.workers[:2]
         kill(first, monkeypatch)
         kill(second, monkeypatch)
         for worker in (first, second):
@@ -201,7 +201,7 @@ def test_all_threads_that_ended_are_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_slave_takes_no_more_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path, **ASYNC, broker_role=BrokerRole.SLAVE) as store:
-        kill(store._threads[0], monkeypatch)
+        kill(store._threads.workers[0], monkeypatch)
         assert store.replica_log is not None
-        with pytest.raises(StoreFailed, match=store._threads[0]._thread.name):
+        with pytest.raises(StoreFailed, match=store._threads.workers[0]._thread.name):
             store.replica_log.append(0, b"bytes of the master's log")

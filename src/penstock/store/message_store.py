@@ -45,9 +45,8 @@ from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.external_dispatch.start import AppendOnlyStart
 from penstock.store.file_io import Files, NotResident
-from penstock.store.flush import FlushFailed, GroupCommit, LogSyncer, TimedCommit, TimedFlush
+from penstock.store.flush import FlushFailed, LogSyncer
 from penstock.store.get import PageGetter
-from penstock.store.index import Index
 from penstock.store.layout import Layout, allow_many_files, refuse_other_engines
 from penstock.store.lock import NO_LOCKS, HeldLocks, StoreLock
 from penstock.store.mapped_file import TransientPool
@@ -65,7 +64,7 @@ from penstock.store.message import (
     TagFilter,
     needing_pyarrow,
 )
-from penstock.store.preallocate import Allocator, Prefaulter
+from penstock.store.preallocate import Allocator
 from penstock.store.prepare import PutRefused
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
 from penstock.store.record_reader import HeaderCheck, RecordReader
@@ -79,11 +78,11 @@ from penstock.store.retention.policy import GroupOffsets
 from penstock.store.retention.topics import TopicCleaner
 from penstock.store.role import Role
 from penstock.store.running_flags import StoreFault
-from penstock.store.settings import FlushDiskType, Settings
+from penstock.store.settings import Settings
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.store_parts import Engine, only_appends
-from penstock.store.worker import Worker, noop
+from penstock.store.threads import StoreThreads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,11 +101,11 @@ class MessageStore:
 
     def __init__(self, root: Path, settings: Settings, files: Files, clock: Callable[[], int]) -> None:
         self.settings = settings
-        layout = Layout.of(root, settings)
+        self.layout = layout = Layout.of(root, settings)
         make_engine = append_only_engine if only_appends(settings, files) else Engine.inline
         self.engine = engine = make_engine(files, layout, settings, clock)
         self.flags, self.log, self.dispatcher = engine.flags, engine.log, engine.dispatcher
-        self.queues = engine.queues
+        self.queues, self.index = engine.queues, engine.index
         self.statistics = Statistics(clock(), self.log.appender)
         self.watermarks = self.log.watermarks
         self.replica_log: ReplicaLog | None = None
@@ -127,23 +126,16 @@ class MessageStore:
             self._keys = KeyQuery(self.index, self.log, header_check, verify_crc=settings.verify_crc_on_read)
         self._lock: StoreLock | None = None
         self._pool: TransientPool | None = None
-        self._threads: list[Worker] = []
         self._syncer = LogSyncer(self.log.queue, self.watermarks, self._checkpoint.set_log, self._fail)
+        self._threads = StoreThreads(engine, self._syncer, self._stop_writes)
         self._put_path: PutPath | None = None
         self._put: Callable[[Message], PutResult] = self._refuse
         self._closed = False
-        self.dead_threads: dict[str, str] = {}
+
+    @property
+    def dead_threads(self) -> Mapping[str, str]:
         """The background threads that ended by an exception, each with that exception."""
-
-    @property
-    def layout(self) -> Layout:
-        """The paths of the store's files."""
-        return self.engine.layout
-
-    @property
-    def index(self) -> Index | None:
-        """None if messageIndexEnable is false."""
-        return self.engine.index
+        return self._threads.dead
 
     # -- opening and closing ---------------------------------------------------------------------------------
 
@@ -230,69 +222,31 @@ class MessageStore:
         engine, settings = self.engine, self.settings
         if settings.transient_pool_active:
             self._pool = TransientPool(settings.transient_store_pool_size, settings.mapped_file_size_commit_log)
-        self.log.start(Allocator(engine.io, settings, self._pool, self._thread_died))
+        self.log.start(Allocator(engine.io, settings, self._pool, self._threads.died))
         self.flags.on_change(self.log.set_open)
         self.log.on_append(self.dispatcher.wake)
         self.watermarks.on_advance(self.dispatcher.wake)
-        wake_flush = self._add_flush_threads()
+        wake_flush = self._threads.add_flush()
         flusher_type = CheckpointFlusher if engine.only_appends else DerivedFlusher
-        self._threads.append(flusher_type(engine, self._checkpoint, self._notes, self.statistics, self._fail))
+        self._threads.add(flusher_type(engine, self._checkpoint, self._notes, self.statistics, self._fail))
         self.retention = Retention(engine, self._topics, LogOnlyCleaner if engine.only_appends else DerivedCleaner)
-        self._threads += self.retention.threads()
+        self._threads.add(*self.retention.threads())
         self._put_path = PutPath(engine, self.statistics, wake_flush)
         self._put = self._put_path.put
-        self.dispatcher.supervise(self._thread_died)
-        self.dispatcher.start()
-        for thread in self._threads:
-            self._start_thread(thread)
+        self._threads.start()
         self._on_role(self._put_path)
-
-    def _start_thread(self, thread: Worker) -> None:
-        thread.supervise(self._thread_died)
-        thread.start()
-
-    def _add_flush_threads(self) -> Callable[[], None]:
-        """Adds the threads that flush the log, in the order in which they start and stop.
-
-        Returns what has to be called after each append: it wakes the group commit, and does nothing under ASYNC_FLUSH.
-        """
-        settings, queue = self.settings, self.log.queue
-        if settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            group_commit = GroupCommit(self._syncer)
-            self._threads.append(group_commit)
-            return group_commit.wake
-        flush = TimedFlush(settings, self._syncer)
-        if settings.transient_pool_active:
-
-            def committed() -> None:
-                flush.wake()
-                self.watermarks.advance()
-
-            self._threads.append(TimedCommit(settings, queue, committed))
-        elif not settings.flush_commit_log_timed:
-            self.dispatcher.on_advance(flush.wake)
-        self._threads.append(flush)
-        if Prefaulter.suits(settings.mapped_file_size_commit_log):
-            prefaulter = Prefaulter(queue)
-            self.log.on_page_need(prefaulter.wake)
-            self._threads.append(prefaulter)
-        return noop
 
     def _fail(self, reason: str) -> None:
         """Makes the store refuse puts until a restart runs recovery."""
         self.flags.raise_fault(StoreFault.NOT_WRITEABLE, reason)
 
-    def _thread_died(self, name: str, error: BaseException) -> None:
-        """Stops writes: a background thread has ended, so a promise of the store can no longer be kept."""
-        self.dead_threads[name] = repr(error)
-        log.critical("the thread %s ended; the store accepts no more messages", name, exc_info=error)
-        ended = ", ".join(f"{thread} ended ({why})" for thread, why in self.dead_threads.items())
-        reason = f"the thread {ended}; restart the store"
+    def _stop_writes(self, reason: str) -> None:
+        """Refuses messages, a master's bytes, and every wait for an ack, until a restart."""
         if self.replica_log is not None:
             self.replica_log.refuse(reason)
-        with contextlib.suppress(Exception):  # the flag is raised first; a listener may be what failed
+        try:
             self._fail(reason)
-        with contextlib.suppress(Exception):
+        finally:  # the flag is raised first; a listener may fail
             self.watermarks.close(reason)
 
     def close(self) -> None:
@@ -303,20 +257,13 @@ class MessageStore:
         failed = self.flags.bits & ~StoreFault.DISK_FULL != 0
         self.flags.raise_fault(StoreFault.NOT_WRITEABLE, "the store is closed")
         self.log.stop_appends()
-        derived_flush = [thread for thread in self._threads if isinstance(thread, DerivedFlusher)]
-        for thread in self._threads:
-            if not isinstance(thread, DerivedFlusher):
-                thread.stop()
-        self.dispatcher.stop()
-        for thread in derived_flush:
-            thread.stop()
+        sound = self._threads.stop()
         self.watermarks.close("the store is closed")
-        failed = failed or bool(self.dead_threads) or self.watermarks.failure is not None
-        failed = failed or any(each.failure is not None for each in derived_flush)
+        failed = failed or not sound or self.watermarks.failure is not None
         dispatches = not self.engine.only_appends
         drained = not dispatches or self.dispatcher.behind <= 0
         flushed = self.watermarks.flushed >= self.watermarks.appended
-        clean = bool(self._threads) and drained and flushed and not failed
+        clean = drained and flushed and not failed
         if clean and dispatches:
             with contextlib.suppress(StoreFailed):  # without it the next start only takes longer
                 self._notes.write(self._notes.snapshot())
@@ -465,10 +412,8 @@ class MessageStore:
         self.replica_log = ReplicaLog(self.log, put_path.wake_flush) if self.role.takes_replica_bytes else None
         self._topics.on_role()
         put_path.on_role()
-        deadlines = self.watermarks.deadlines
-        if any(self.watermarks.needs) and deadlines not in self._threads:
-            self._threads.append(deadlines)
-            self._start_thread(deadlines)
+        if any(self.watermarks.needs):
+            self._threads.add(self.watermarks.deadlines)
 
     # -- reading queues --------------------------------------------------------------------------------------
 
