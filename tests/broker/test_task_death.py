@@ -132,7 +132,7 @@ def test_delayed_messages_are_delivered_after_a_failure(
     home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted = Planted(monkeypatch, DelayedMessages, "_deliver")
-    monkeypatch.setattr("penstock.broker.delay._RETRY_S", 0.01)
+    monkeypatch.setattr("penstock.broker.delay._RETRY_MS", 10)
 
     async def check() -> None:
         async with home.running(store={"message_delay_level": "0s 1h"}) as broker:

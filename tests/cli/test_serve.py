@@ -269,10 +269,10 @@ import sys
 from penstock.broker.send_acks import PendingAcks
 from penstock.cli.main import main
 
-def fails(self, pending):
+def fails(self):
     raise MemoryError("planted")
 
-PendingAcks._answer = fails
+PendingAcks._settle_ended = fails
 raise SystemExit(main())
 """
 
@@ -283,11 +283,14 @@ def test_a_broker_that_cannot_go_on_closes_its_store_and_fails(tmp_path: Path) -
     with subprocess.Popen(
         [sys.executable, "-c", LEAVES, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
-        address = json.loads(process.stdout.readline())["broker"]
-        with pytest.raises(PenstockError):
-            with_client(address, lambda client: client.send("orders"))
-        _, said = process.communicate(timeout=60)
+        try:
+            assert process.stdout is not None
+            address = json.loads(process.stdout.readline())["broker"]
+            with pytest.raises(PenstockError):
+                with_client(address, lambda client: client.send("orders"))
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 1
     assert "acks of sends: MemoryError('planted'); this server cannot go on, and stops" in said
     assert not (tmp_path / "store" / "abort").exists(), "the store was closed"

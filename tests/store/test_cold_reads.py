@@ -194,7 +194,7 @@ def test_queries_and_searches_load_what_they_need(home: StoreHome, disk: ColdFil
 
 
 def test_one_read_of_a_key_runs_at_a_time_and_keys_do_not_wait_for_each_other() -> None:
-    reads, go, order = ColdReads(), threading.Event(), list[str]()
+    reads, go, order = ColdReads(Path("store")), threading.Event(), list[str]()
 
     def slow() -> None:
         assert go.wait(WAIT_SECONDS)
@@ -215,7 +215,7 @@ def test_an_error_ends_neither_the_thread_nor_the_reads_after_it() -> None:
     def fails() -> None:
         raise MemoryError
 
-    reads = ColdReads()
+    reads = ColdReads(Path("store"))
     failed, fine = reads.submit(fails, "a"), reads.submit(lambda: 1, "a")
     assert isinstance(failed.exception(WAIT_SECONDS), MemoryError)
     assert fine.result(WAIT_SECONDS) == 1
@@ -223,7 +223,7 @@ def test_an_error_ends_neither_the_thread_nor_the_reads_after_it() -> None:
 
 
 def test_a_close_waits_for_running_reads_and_cancels_the_others() -> None:
-    reads, running, go = ColdReads(), threading.Event(), threading.Event()
+    reads, running, go = ColdReads(Path("store")), threading.Event(), threading.Event()
 
     def slow() -> int:
         running.set()

@@ -60,7 +60,7 @@ def touches_the_disk(call: ast.Call) -> bool:
         return not is_anonymous(call)
     if owner.split(".")[0] in MODULES:
         return True
-    if last in SEAM_METHODS and owner in ("self._io", "self._files", "self.files", "files"):
+    if last in SEAM_METHODS and owner in ("self._io", "self._files", "self.files", "files", "self._maps.io"):
         return False
     return bool(owner) and last in PATH_METHODS
 

@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from penstock.errors import StoreFailed
@@ -41,7 +42,8 @@ class ColdRead(Generic[T]):
 class ColdReads:
     """The threads that run cold reads, and the reads that wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path) -> None:
+        self._root = root
         self._pool = ThreadPoolExecutor(_THREADS, "penstock-read")
         self._gate = threading.Lock()
         self._waiting: dict[Hashable, deque[tuple[Callable[[], Any], Future[Any]]]] = {}
@@ -53,7 +55,7 @@ class ColdReads:
         answer: Future[T] = Future()
         with self._gate:
             if self._closed:
-                raise StoreFailed("the store is closed; open it again")
+                raise StoreFailed("the store is closed; open it again", path=self._root)
             if key in self._waiting:
                 self._waiting[key].append((read, answer))
             else:

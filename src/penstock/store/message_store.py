@@ -114,7 +114,7 @@ class MessageStore:
         """None if the store was opened read-only."""
         header_check = HeaderCheck(self.queues, self.dispatcher)
         self.records = RecordReader(self.log, verify_crc=settings.verify_crc_on_read, header_check=header_check)
-        self._cold_reads = ColdReads()
+        self._cold_reads = ColdReads(layout.root)
         self._checkpoint = CheckpointFile(files, layout.checkpoint)
         self._notes = DispatchNotes(engine)
         self._topics = TopicCleaner(engine)
@@ -381,7 +381,7 @@ class MessageStore:
         self._check_open()
         put_path = self._writer()
         if role.takes_replica_bytes and self.engine.only_appends:
-            raise BadSettings("with dispatch=external a store cannot become a slave; set dispatch=inline")
+            raise BadSettings("dispatch=external: this store cannot become a slave; set dispatch=inline")
         try:
             while not self._try_change_role(role, put_path):
                 pass

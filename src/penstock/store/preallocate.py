@@ -111,7 +111,9 @@ class Allocator:
                 )
             result = self._ready.pop(path, None)
         if result is None:
-            raise StoreFailed("the thread that creates log files has ended; restart the store", path=path)
+            raise StoreFailed(
+                "the thread that creates log files has ended; close the store and open it again", path=path
+            )
         if isinstance(result, StoreFailed):
             raise result
         return result

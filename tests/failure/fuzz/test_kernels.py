@@ -63,6 +63,7 @@ class Chance:
             "list[str]": lambda: [self.data(8).decode("latin-1") for _ in range(self.random.randrange(4))],
             "list[Buffer]": lambda: [bytes(self.data(600)) for _ in range(self.random.randrange(3))],
             "Sequence[Buffer]": lambda: [bytes(self.data(600)) for _ in range(self.random.randrange(3))],
+            "Sequence[Residency | None] | None": lambda: self.random.choice([None, [], [None] * 2]),
             "Topics | None": lambda: None,
             "TopicTable": lambda: compiled().TopicTable(),
         }
