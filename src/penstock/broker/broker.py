@@ -169,7 +169,7 @@ class Broker:
         if self.access is None:
             core = Core(only_local(local, self.replication.may_ask), guards)
         else:
-            core = Core(self.access.admission, [*guards, self.access.guard(store.look_up)])
+            core = Core(self.access.admission, [*guards, self.access.guard(store)])
         checks = SendChecks(state.topics, state.groups, state.settings, clock)
         sends = Sends(
             store,
@@ -302,7 +302,7 @@ class Broker:
         await asyncio.to_thread(self._queries.stop)
         self.held.release_all()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.pending_acks.drained(), limit_s / 3)
+            await asyncio.wait_for(asyncio.gather(self.held.drained(), self.pending_acks.drained()), limit_s / 3)
         await self.replication.stop()
         if self._second_server is not None:
             await self._second_server.stop(limit_s / 6)
