@@ -38,7 +38,10 @@ SECRET = "very-secret"
 HOUR_MS = 3_600_000
 ACCOUNTS = f"""
 accounts:
-- {{accessKey: worker, secretKey: {SECRET}, topicPerms: [orders=PUB|SUB, news=PUB|SUB], groupPerms: [CID_test=SUB]}}
+- accessKey: the-worker
+  secretKey: {SECRET}
+  topicPerms: [orders=PUB|SUB, news=PUB|SUB]
+  groupPerms: [CID_test=SUB]
 - {{accessKey: nothing, secretKey: {SECRET}}}
 """
 
@@ -175,7 +178,7 @@ def test_rights_that_depend_on_a_cold_record_stop_no_other_client(
     async def check() -> None:
         stored, disk = await store_some(home), SlowDisk()
         async with home.running(files=disk, **controlled) as broker:
-            await asked_with_a_stopped_disk(broker, disk, ask, stored, signer=by("worker"))
+            await asked_with_a_stopped_disk(broker, disk, ask, stored, signer=by("the-worker"))
 
     run(check())
 
@@ -188,7 +191,7 @@ def test_rights_are_those_of_the_account_that_signed_the_request_whatever_comes_
         async with home.running(files=disk, **controlled) as broker:
             disk.evict()
             nothing = await broker.client(signer=by("nothing"))
-            worker = RawClient(nothing.connection, nothing.asked, by("worker"))
+            worker = RawClient(nothing.connection, nothing.asked, by("the-worker"))
             disk.stop()
             waiting = asyncio.ensure_future(view(nothing, stored))
             await until(lambda: bool(disk.waiting))

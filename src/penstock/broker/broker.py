@@ -5,9 +5,9 @@ its handlers; then it listens, registers with name servers, and delivers delayed
 serves no client, and no route leads to a broker that does not listen yet.
 
 Stop order: refuse new messages (SERVICE_NOT_AVAILABLE, so that clients send elsewhere); unregister; stop delayed
-delivery; answer the held pulls, and the sends that wait for the disk or a slave; close the port; save the tables; close
-the store. A step that exceeds the time limit is cut off. This loses no acknowledged message: every such message is in
-the log, and the next start recovers the store.
+delivery; answer the held pulls, also those that wait for the disk, and the sends that wait for the disk or a slave;
+close the port; save the tables; close the store. A step that exceeds the time limit is cut off. This loses no
+acknowledged message: every such message is in the log, and the next start recovers the store.
 
 Use a broker from the thread of its event loop only.
 """
