@@ -29,6 +29,7 @@ from penstock.protocol.headers.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
+from penstock.store.cold_reads import ColdRead
 from penstock.store.message import EVERYTHING, Page
 from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary
@@ -152,8 +153,9 @@ class Offsets:
                 raise Refusal(ResponseCode.QUERY_NOT_FOUND, why)
             return OffsetReply(offset=0)
 
-        # a message that is not dispatched yet is in memory, so the answer does not depend on it
-        page = self._store.try_get(request.topic, request.queue_id, 0, 1, EVERYTHING)
+        place = request.topic, request.queue_id, 0, 1, EVERYTHING
+        is_caught_up = self._store.try_catch_up()
+        page = self._store.try_get(*place) if is_caught_up else ColdRead(partial(self._store.get, *place))
         return after_read(self._store, page, client, start)
 
     def commit(self, client: Client, request: UpdateConsumerOffset) -> None:
