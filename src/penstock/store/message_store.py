@@ -284,16 +284,16 @@ class MessageStore:
 
     def _thread_died(self, name: str, error: BaseException) -> None:
         """Stops writes: a background thread has ended, so a promise of the store can no longer be kept."""
-        self.dead_threads[name] = repr(error)
-        log.critical("the thread %s ended; the store accepts no more messages", name, exc_info=error)
-        ended = ", ".join(f"{thread} ended ({why})" for thread, why in self.dead_threads.items())
-        reason = f"the thread {ended}; restart the store"
+        dead = {**self.dead_threads, name: repr(error)}
+        reason = f"the thread {', '.join(f'{thread} ended ({why})' for thread, why in dead.items())}; restart the store"
         if self.replica_log is not None:
             self.replica_log.refuse(reason)
         with contextlib.suppress(Exception):  # the flag is raised first; a listener may be what failed
             self._fail(reason)
         with contextlib.suppress(Exception):
             self.watermarks.close(reason)
+        log.critical("the thread %s ended; the store accepts no more messages", name, exc_info=error)
+        self.dead_threads[name] = repr(error)  # last: the store refuses messages by the time that others see this
 
     def close(self) -> None:
         """Flushes everything and releases the store. Idempotent."""
