@@ -5,44 +5,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.brokers import WAIT_S, BrokerHome, RunningBroker, bodies, ok
-from support.disks import ColdFiles
+from support.brokers import BrokerHome, RunningBroker, bodies, ok
+from support.disks import ColdFiles, SlowDisk
 from support.loopback import until
 
 from penstock.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from broker.conftest import Run
-
-
-class SlowDisk(ColdFiles):
-    """A disk on which reads wait while it is stopped."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.on_read = self._wait
-        self._go = threading.Event()
-        self._go.set()
-        self.waiting: list[str] = []
-        """The names of the threads that wait for a read, one for each read."""
-
-    def _wait(self, path: Path, start: int, stop: int) -> None:
-        if not self._go.is_set():
-            self.waiting.append(threading.current_thread().name)
-            assert self._go.wait(WAIT_S), "the disk was never started again"
-
-    def stop(self) -> None:
-        self._go.clear()
-
-    def start(self) -> None:
-        self._go.set()
 
 
 @asynccontextmanager
@@ -108,6 +84,46 @@ def test_a_held_pull_that_wakes_to_a_cold_page_waits_for_it(home: BrokerHome, ru
             disk.start()
             assert bodies(await waiting)[0] == b"10"
             assert len(broker.broker.held) == 0
+
+    run(check())
+
+
+def test_a_broker_stops_after_a_held_pull_has_its_cold_page(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        disk = SlowDisk()
+        async with stopped(home, disk) as broker:
+            slow, other = await broker.client(), await broker.client()
+            waiting = slow.hold("orders", 10)
+            await until(lambda: len(broker.broker.held) == 1)
+            disk.stop()
+            ok(await other.send("orders", b"10"))
+            await until(lambda: bool(disk.waiting))
+            stopping = asyncio.create_task(broker.broker.stop())
+            while (await other.send("orders")).code == ResponseCode.SUCCESS:
+                pass  # it has not begun to stop
+            assert not stopping.done()
+            disk.start()
+            assert bodies(await waiting)[0] == b"10"
+            assert await stopping
+
+    run(check())
+
+
+def test_a_broker_that_cannot_wait_for_the_disk_any_longer_refuses_the_pull(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        disk = SlowDisk()
+        async with stopped(home, disk) as broker:
+            slow, other = await broker.client(), await broker.client()
+            waiting = slow.hold("orders", 10)
+            await until(lambda: len(broker.broker.held) == 1)
+            disk.stop()
+            ok(await other.send("orders", b"10"))
+            await until(lambda: bool(disk.waiting))
+            stopping = asyncio.create_task(broker.broker.held.drained())
+            await asyncio.sleep(0)
+            stopping.cancel()
+            assert (await waiting).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            disk.start()
 
     run(check())
 

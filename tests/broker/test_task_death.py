@@ -30,7 +30,7 @@ from penstock.broker.replication.config_sync import ConfigCopy
 from penstock.broker.replication.master import CatchUpSender, SlaveConnection
 from penstock.broker.replication.replication import ReplicationStatus
 from penstock.broker.replication.slave import LogReceiver
-from penstock.broker.send_acks import PendingAcks
+from penstock.broker.send_acks import PendingAck
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.stats import StoreWatch
 from penstock.broker.transactions import TransactionCheck
@@ -234,7 +234,7 @@ def test_a_broker_that_cannot_send_acks_leaves(
         broker = Broker(store, BrokerSettings(stop_limit_millis=2000))
         running = RunningBroker(broker, await broker.start("127.0.0.1", 0))
         client = await running.client()
-        planted = Planted(monkeypatch, PendingAcks, "_answer")
+        planted = Planted(monkeypatch, PendingAck, "settle")
         asked = asyncio.create_task(client.send("orders"))
         await until(lambda: broker.state.tasks.has_left)
         planted.fails = False

@@ -3,7 +3,7 @@
 `UnsyncedFiles` never syncs, for tests that open hundreds of stores and lose no power. `WatchedFiles` counts syncs and
 lets a test hold or refuse them. `CountedFiles` ends the process before its N-th call, `FailingFiles` fails that call.
 `FaultyFiles` calls a hook before each sync and allocation. `MeasuredFiles` is as full as a test says.
-`ColdFiles` has nothing in memory that was not read before, and lets a test hold or refuse reads.
+`ColdFiles` has nothing in memory that was not read before, and lets a test refuse reads. `SlowDisk` holds them.
 `power_loss.py` has the disk that forgets what was not synced.
 """
 
@@ -149,6 +149,29 @@ class ColdFiles(Files):
         """Puts everything out of memory again."""
         for each in self._maps:
             each.evict()
+
+
+class SlowDisk(ColdFiles):
+    """A disk on which reads wait while it is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_read = self._wait
+        self._go = threading.Event()
+        self._go.set()
+        self.waiting: list[str] = []
+        """The names of the threads that wait for a read, one for each read."""
+
+    def _wait(self, path: Path, start: int, stop: int) -> None:
+        if not self._go.is_set():
+            self.waiting.append(threading.current_thread().name)
+            assert self._go.wait(WAIT_SECONDS), "the disk was never started again"
+
+    def stop(self) -> None:
+        self._go.clear()
+
+    def start(self) -> None:
+        self._go.set()
 
 
 _KILLED = 137

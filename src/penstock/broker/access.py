@@ -23,12 +23,14 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from penstock.broker.accounts import ANY, PUB, SUB, Account, Accounts, matcher
 from penstock.broker.consumers import Heartbeat
 from penstock.broker.core import Admission, Admit, Call, Client, Denied, Guard, Operation
+from penstock.broker.reads import after_read
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topics import REPLY_TOPIC_SUFFIX
 from penstock.errors import BadSettings
@@ -42,13 +44,11 @@ from penstock.protocol.headers.offsets import QueryConsumerOffset, UpdateConsume
 from penstock.protocol.headers.pull import PullMessage, ViewMessage
 from penstock.protocol.headers.send import EndTransaction, SendMessage
 from penstock.rate_limited_log import RateLimitedLog
+from penstock.store.message_store import MessageStore
 
 log = logging.getLogger("penstock.broker")
 
 # -- rights --------------------------------------------------------------------------------------------------
-
-LookUp = Callable[[int], Record | None]
-"""Returns the record at a physical offset; None if there is none."""
 
 
 class Need(NamedTuple):
@@ -63,8 +63,8 @@ class Need(NamedTuple):
         return f"{'PUB or SUB' if self.rights == ANY else 'PUB' if self.rights == PUB else 'SUB'} on {what}"
 
 
-Rule = Callable[[Any, LookUp], Iterable[Need]]
-"""Returns the needs of a request."""
+Rule = Callable[[Any, Record | None], Iterable[Need]]
+"""Returns the needs of a request, and of the record that it is about; see `RECORDS`."""
 
 
 def _topic(name: str, rights: int) -> Need:
@@ -75,58 +75,55 @@ def _topic(name: str, rights: int) -> Need:
 
 
 def _on_topic(rights: int) -> Rule:
-    return lambda request, look_up: (_topic(request.topic, rights),)
+    return lambda request, record: (_topic(request.topic, rights),)
 
 
-def _send_reply(request: SendMessage, look_up: LookUp) -> Iterator[Need]:
+def _send_reply(request: SendMessage, record: Record | None) -> Iterator[Need]:
     """Yields PUB on the topic, except for the cluster's reply topic, which is open to every account."""
     if not request.topic.endswith(REPLY_TOPIC_SUFFIX):
         yield _topic(request.topic, PUB)
 
 
-def _consume(request: PullMessage | QueryConsumerOffset | UpdateConsumerOffset, look_up: LookUp) -> Iterator[Need]:
+def _consume(
+    request: PullMessage | QueryConsumerOffset | UpdateConsumerOffset, record: Record | None
+) -> Iterator[Need]:
     yield _topic(request.topic, SUB)
     yield Need(SUB, group=request.consumer_group)
 
 
-def _group(request: LockBatchRequestBody | ConsumerGroupRequest, look_up: LookUp) -> Iterator[Need]:
+def _group(request: LockBatchRequestBody | ConsumerGroupRequest, record: Record | None) -> Iterator[Need]:
     yield Need(SUB, group=request.consumer_group)
 
 
-def _send_back(request: SendBack, look_up: LookUp) -> Iterator[Need]:
+def _send_back(request: SendBack, record: Record | None) -> Iterator[Need]:
     """Yields SUB on the group and on the message's topic, because the account must be allowed to read the copy."""
     yield Need(SUB, group=request.group)
-    yield from _record(look_up(request.offset))
+    yield from _of_record(request, record)
 
 
-def _heartbeat(request: Heartbeat, look_up: LookUp) -> Iterator[Need]:
+def _heartbeat(request: Heartbeat, record: Record | None) -> Iterator[Need]:
     for consumer in request.data.consumer_data_set:
         yield Need(SUB, group=consumer.group_name)
         for subscription in consumer.subscription_data_set:
             yield _topic(subscription.topic, SUB)
 
 
-def _unregister(request: UnregisterClient, look_up: LookUp) -> Iterator[Need]:
+def _unregister(request: UnregisterClient, record: Record | None) -> Iterator[Need]:
     if request.consumer_group:
         yield Need(SUB, group=request.consumer_group)
 
 
-def _check_subscription(request: CheckClientRequestBody, look_up: LookUp) -> Iterator[Need]:
+def _check_subscription(request: CheckClientRequestBody, record: Record | None) -> Iterator[Need]:
     yield Need(SUB, group=request.group)
     yield _topic(request.subscription_data.topic, SUB)
 
 
-def _end_transaction(request: EndTransaction, look_up: LookUp) -> Iterator[Need]:
-    half = look_up(request.commit_log_offset)
-    if half is not None and half.topic == HALF_TOPIC:
-        yield _topic(half.properties.get(REAL_TOPIC, ""), PUB)
+def _end_transaction(request: EndTransaction, record: Record | None) -> Iterator[Need]:
+    if record is not None and record.topic == HALF_TOPIC:
+        yield _topic(record.properties.get(REAL_TOPIC, ""), PUB)
 
 
-def _view(request: ViewMessage, look_up: LookUp) -> Iterator[Need]:
-    yield from _record(look_up(request.offset))
-
-
-def _record(record: Record | None) -> Iterator[Need]:
+def _of_record(request: ViewMessage | SendBack, record: Record | None) -> Iterator[Need]:
     """Yields SUB on the topic of a message that a request reads; on the real topic of half and delayed messages."""
     if record is not None:
         waits = record.topic in (HALF_TOPIC, SCHEDULE_TOPIC)
@@ -152,9 +149,16 @@ NEEDS: Final[Mapping[str, Rule]] = {
     "check subscription": _check_subscription,
     "end transaction": _end_transaction,
     "query": _on_topic(SUB),
-    "view": _view,
+    "view": _of_record,
 }
 """What the requests of ordinary clients need, by the name of the operation."""
+
+RECORDS: Final[Mapping[str, Callable[[Any], int]]] = {
+    "send back": lambda request: request.offset,
+    "end transaction": lambda request: request.commit_log_offset,
+    "view": lambda request: request.offset,
+}
+"""The physical offset of the record on which the needs of an operation depend."""
 
 
 # -- without accounts ----------------------------------------------------------------------------------------
@@ -287,22 +291,31 @@ class Access:
             self.refuse(client, request, why)
         self.administered_from[client.peer[0]] = time.monotonic()
 
-    def guard(self, look_up: LookUp) -> Guard:
-        """Returns the guard that checks the rights of all requests but administration. `look_up` finds records."""
+    def guard(self, store: MessageStore) -> Guard:
+        """Returns the guard that checks the rights of all requests but administration."""
 
         def guard(operation: Operation) -> Call:
             if operation.is_administration:
                 return operation.call
-            call, needs = operation.call, NEEDS[operation.name]
+            call, needs, offset_of = operation.call, NEEDS[operation.name], RECORDS.get(operation.name)
+
+            def check_and_call(
+                account: Account, client: Client, request: Any, more: tuple[Any, ...], record: Record | None
+            ) -> Any:
+                for need in needs(request, record):
+                    if not account.may(need.rights, topic=need.topic, group=need.group):
+                        why = f"account '{account.access_key}' is not allowed to do this; it needs {need}"
+                        self.refuse(client, f"'{operation.name}'", why)
+                return call(client, request, *more)
 
             def guarded(client: Client, request: Any, *more: Any) -> Any:
-                account = self.account(client, client.account)
-                if account is not None:
-                    for need in needs(request, look_up):
-                        if not account.may(need.rights, topic=need.topic, group=need.group):
-                            why = f"account '{account.access_key}' is not allowed to do this; it needs {need}"
-                            self.refuse(client, f"'{operation.name}'", why)
-                return call(client, request, *more)
+                account = self.account(client, client.account)  # not after a read: it belongs to this request
+                if account is None:
+                    return call(client, request, *more)
+                if offset_of is None:
+                    return check_and_call(account, client, request, more, None)
+                check = partial(check_and_call, account, client, request, more)
+                return after_read(store, store.try_look_up(offset_of(request)), client, check)
 
             return guarded
 

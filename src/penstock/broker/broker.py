@@ -5,9 +5,9 @@ its handlers; then it listens, registers with name servers, and delivers delayed
 serves no client, and no route leads to a broker that does not listen yet.
 
 Stop order: refuse new messages (SERVICE_NOT_AVAILABLE, so that clients send elsewhere); unregister; stop delayed
-delivery; answer the held pulls, and the sends that wait for the disk or a slave; close the port; save the tables; close
-the store. A step that exceeds the time limit is cut off. This loses no acknowledged message: every such message is in
-the log, and the next start recovers the store.
+delivery; answer the held pulls, also those that wait for the disk, and the sends that wait for the disk or a slave;
+close the port; save the tables; close the store. A step that exceeds the time limit is cut off. This loses no
+acknowledged message: every such message is in the log, and the next start recovers the store.
 
 Use a broker from the thread of its event loop only.
 """
@@ -169,7 +169,7 @@ class Broker:
         if self.access is None:
             core = Core(only_local(local, self.replication.may_ask), guards)
         else:
-            core = Core(self.access.admission, [*guards, self.access.guard(store.look_up)])
+            core = Core(self.access.admission, [*guards, self.access.guard(store)])
         checks = SendChecks(state.topics, state.groups, state.settings, clock)
         sends = Sends(
             store,
@@ -302,7 +302,7 @@ class Broker:
         await asyncio.to_thread(self._queries.stop)
         self.held.release_all()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.pending_acks.drained(), limit_s / 3)
+            await asyncio.wait_for(asyncio.gather(self.held.drained(), self.pending_acks.drained()), limit_s / 3)
         await self.replication.stop()
         if self._second_server is not None:
             await self._second_server.stop(limit_s / 6)

@@ -2,8 +2,9 @@
 
 A unit of such a queue holds the due time of its message in place of the tags code, and the units are in order of due
 time. Each level sleeps until its next message is due or a new message arrives. It delivers in short steps, so that the
-loop can serve requests in between. No message waits longer than its level's delay because the clock was set back. A
-message that cannot be stored now is retried. A message that can never be stored is skipped and logged.
+loop can serve requests in between, and does not hold the loop while it waits for the disk. No message waits longer than
+its level's delay because the clock was set back. A message that cannot be stored now is retried. A message that can
+never be stored is skipped and logged.
 
 The progress of each level is in delayOffset.json. The file is written every `flushDelayOffsetInterval` ms and at the
 end, always after the log was synced. So the file never counts a message as delivered that a power failure could take
@@ -23,12 +24,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.broker.reads import completed
 from penstock.broker.scheduler import ScheduledCall, Scheduler
 from penstock.format.config_tables import DelayOffsets
 from penstock.format.constants import HALF_TOPIC, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC
 from penstock.format.properties import encode_properties
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record
+from penstock.store.cold_reads import try_read
 from penstock.store.message import Message, PutStatus
 from penstock.store.message_store import MessageStore
 from penstock.supervision import Supervisor
@@ -65,6 +68,8 @@ class DelayedMessages:
         """The next queue offset to deliver, by level."""
         self._calls: dict[int, ScheduledCall] = {}
         """The next step of each level that does not wait for an arrival."""
+        self._steps: dict[int, asyncio.Task[None]] = {}
+        """The step that each level runs now. A level has a call or a step, never both."""
         self._closed = True
         """Until `start`: a slave never starts delivery, its master delivers."""
         store.on_arrival(self._on_arrival)
@@ -79,7 +84,10 @@ class DelayedMessages:
         self._closed = True
         for call in self._calls.values():
             call.cancel()
+        for step in self._steps.values():
+            step.cancel()
         self._calls.clear()
+        self._steps.clear()
 
     # -- progress --------------------------------------------------------------------------------------------
 
@@ -124,26 +132,30 @@ class DelayedMessages:
             self._wake(level, self._clock())
 
     def _wake(self, level: int, due_ms: int) -> None:
-        if self._closed or level > len(self._levels):
+        if self._closed or level > len(self._levels) or level in self._steps:
             return
         if level in self._calls:
             self._calls[level].cancel()
         self._calls[level] = self._scheduler.call_at(due_ms, partial(self._run, level))
 
     def _run(self, level: int) -> None:
-        """Runs one step of a level: delivers the due messages, then schedules the next step."""
         del self._calls[level]
+        self._steps[level] = asyncio.create_task(self._step(level))
+
+    async def _step(self, level: int) -> None:
+        """Delivers the due messages, then schedules the next step. `stop` cancels it while it waits for the disk."""
         name = f"delivery of delay level {level}"
         try:
-            next_ms = self._deliver(level)
+            next_ms = await self._deliver(level)
             self._supervisor.recovered(name)
         except Exception as error:  # whatever it is, the level goes on: no other timer would wake it
             self._supervisor.failed(name, error)
             next_ms = self._clock() + _RETRY_MS
+        del self._steps[level]
         if next_ms is not None:
             self._wake(level, next_ms)
 
-    def _deliver(self, level: int) -> int | None:
+    async def _deliver(self, level: int) -> int | None:
         """Delivers the due messages. Returns the time of the next step in epoch ms; None to wait for an arrival."""
         until = time.monotonic() + _STEP_S
         queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
@@ -152,24 +164,25 @@ class DelayedMessages:
         offset = self._next.get(level, 0)
         offset = self._next[level] = min(max(offset, queue.min_offset), queue.max_offset)
         while offset < queue.max_offset:
-            units = queue.page(offset, _STEP)
+            units = await completed(self._store, try_read(queue.page, offset, _STEP), (self, level))
             if units is None:
                 return self._clock() + _RETRY_MS
             for physical_offset, size, due in units.tolist():
                 now = self._clock()
                 if 0 < due - now <= self._levels[level - 1]:  # a longer wait means that the clock was set back
                     return int(due)
-                if size != NO_RECORD_SIZE and not self._put(physical_offset):
-                    return now + _RETRY_MS
+                if size != NO_RECORD_SIZE:
+                    found = self._store.try_look_up(physical_offset)
+                    if not self._put(physical_offset, await completed(self._store, found, (self, level))):
+                        return now + _RETRY_MS
                 offset += 1
                 self._next[level] = offset
                 if time.monotonic() > until:
                     return now
         return None
 
-    def _put(self, physical_offset: int) -> bool:
+    def _put(self, physical_offset: int, record: Record | None) -> bool:
         """Stores a message in its real topic, or skips it for good. Returns False if it has to be retried."""
-        record = self._store.look_up(physical_offset)
         if record is None:
             log.error("skipped the delayed message at offset %d: it is damaged or deleted", physical_offset)
             return True

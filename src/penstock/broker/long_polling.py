@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from penstock.broker.core import Client, Deferred
 from penstock.broker.filters import Selection
 from penstock.broker.outcomes import PullOutcome
+from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.store.message_store import MessageStore
 from penstock.store.settings import FlushDiskType
 
@@ -67,6 +69,8 @@ class HeldPulls:
         `_lock` guards it and `_wake_scheduled`."""
         self._wake_scheduled = False
         self._lock = threading.Lock()
+        self._reading: set[asyncio.Task[None]] = set()
+        """The tasks of former held pulls that wait for the disk."""
         self._closed = False
         self._catch_up_scheduled = False
         store.on_arrival(self._on_arrival)
@@ -108,6 +112,25 @@ class HeldPulls:
     def _catch_up(self) -> None:
         self._catch_up_scheduled = False
         self._store.try_catch_up()  # if another thread dispatches, it reports the arrivals
+
+    def settle_later(self, pull: HeldPull, outcome: Coroutine[Any, Any, PullOutcome]) -> None:
+        """Settles a pull that is no longer held with an outcome that waits for the disk, or with its error."""
+
+        async def settle() -> None:
+            try:
+                pull.settle(await outcome)
+            except asyncio.CancelledError:
+                pull.settle(Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping; pull from another"))
+            except Exception as error:  # nothing else would settle this pull
+                pull.settle(error)
+
+        task = asyncio.create_task(settle())
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
+
+    async def drained(self) -> None:
+        """Returns when no former held pull waits for the disk. A cancellation refuses those that still do."""
+        await asyncio.gather(*self._reading)
 
     def release_all(self) -> None:
         """Answers all held pulls now, because the broker stops. From then on no pull is held."""

@@ -8,11 +8,14 @@ thread only.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from functools import partial
 
 from penstock.broker.consumers import GroupTable
 from penstock.broker.core import Client, Operation
+from penstock.broker.reads import after_read
 from penstock.broker.topics import BrokerTopics
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.protocol.codes import Refusal, ResponseCode
@@ -26,6 +29,8 @@ from penstock.protocol.headers.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
+from penstock.store.cold_reads import ColdRead
+from penstock.store.message import EVERYTHING, Page
 from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary
 
@@ -132,7 +137,7 @@ class Offsets:
             Operation("earliest time", self.earliest_time),
         )
 
-    def query(self, client: Client, request: QueryConsumerOffset) -> OffsetReply:
+    def query(self, client: Client, request: QueryConsumerOffset) -> OffsetReply | Awaitable[OffsetReply]:
         """Returns the offset at which a group resumes. Raises Refusal with QUERY_NOT_FOUND if there is none.
 
         A group without an offset starts at 0 if the queue still has its first message, this message is still in memory,
@@ -141,11 +146,17 @@ class Offsets:
         offset = self._offsets.query(request.consumer_group, request.topic, request.queue_id)
         if offset >= 0:
             return OffsetReply(offset=offset)
-        first = self._store.get(request.topic, request.queue_id, 0, 1)
-        if request.set_zero_if_not_found is False or first.min_offset > 0 or first.suggest_slave:
-            why = f"group '{request.consumer_group}' has consumed nothing of this queue yet"
-            raise Refusal(ResponseCode.QUERY_NOT_FOUND, why)
-        return OffsetReply(offset=0)
+
+        def start(first: Page) -> OffsetReply:
+            if request.set_zero_if_not_found is False or first.min_offset > 0 or first.suggest_slave:
+                why = f"group '{request.consumer_group}' has consumed nothing of this queue yet"
+                raise Refusal(ResponseCode.QUERY_NOT_FOUND, why)
+            return OffsetReply(offset=0)
+
+        place = request.topic, request.queue_id, 0, 1, EVERYTHING
+        is_caught_up = self._store.try_catch_up()
+        page = self._store.try_get(*place) if is_caught_up else ColdRead(partial(self._store.get, *place))
+        return after_read(self._store, page, client, start)
 
     def commit(self, client: Client, request: UpdateConsumerOffset) -> None:
         """Commits an offset. Raises Refusal if the queue or the group does not exist."""
@@ -165,11 +176,13 @@ class Offsets:
     def min_offset(self, client: Client, request: GetMinOffset) -> OffsetReply:
         return OffsetReply(offset=max(0, self._store.min_offset(request.topic, request.queue_id)))
 
-    def search(self, client: Client, request: SearchOffset) -> OffsetReply:
-        """Returns the offset of a queue at a time."""
+    async def search(self, client: Client, request: SearchOffset) -> OffsetReply:
+        """Returns the offset of a queue at a time. A thread searches, because few of the records are in memory."""
         boundary = _BOUNDARIES.get((request.boundary_type or "").lower(), Boundary.NEAREST)
-        offset = self._store.offset_by_time(request.topic, request.queue_id, request.timestamp, boundary)
-        return OffsetReply(offset=offset)
+        place = request.topic, request.queue_id, request.timestamp, boundary
+        read = partial(self._store.offset_by_time, *place)
+        return OffsetReply(offset=await asyncio.wrap_future(self._store.read_cold(read, client)))
 
-    def earliest_time(self, client: Client, request: GetEarliestTime) -> EarliestTimeReply:
-        return EarliestTimeReply(timestamp=self._store.earliest_time(request.topic, request.queue_id))
+    async def earliest_time(self, client: Client, request: GetEarliestTime) -> EarliestTimeReply:
+        read = partial(self._store.earliest_time, request.topic, request.queue_id)
+        return EarliestTimeReply(timestamp=await asyncio.wrap_future(self._store.read_cold(read, client)))

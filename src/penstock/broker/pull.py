@@ -168,8 +168,6 @@ class Pulls:
         self._moved = moved
         self._reads = reads
         self._compile_sql = compile_sql
-        self._cold: set[asyncio.Task[None]] = set()
-        """The tasks of held pulls that wait for the disk."""
         self._plain: dict[tuple[str, str], tuple[SubscriptionGroup, int]] = {}
         """The pairs of topic and group that passed all checks, with the group and the topic's number of read queues.
         Emptied when topics, groups or settings change."""
@@ -337,9 +335,7 @@ class Pulls:
                 held.settle(error)
                 return True
             if isinstance(page, ColdRead):
-                task = asyncio.create_task(self._settle_cold(held, request, selection, page))
-                self._cold.add(task)
-                task.add_done_callback(self._cold.discard)
+                self._held.settle_later(held, self._cold_outcome(held, request, selection, page))
                 return True
             if not is_last and page.status is GetStatus.NO_MATCHED_MESSAGE:
                 held.offset = page.next_begin_offset
@@ -354,15 +350,11 @@ class Pulls:
         self._held.hold(pull, min(max(millis, 0) / 1000, _LONGEST_HOLD_S))
         return pull
 
-    async def _settle_cold(
+    async def _cold_outcome(
         self, held: HeldPull, request: PullMessage, selection: Selection, read: ColdRead[Page]
-    ) -> None:
-        """Settles a held pull whose page is not in memory. It is not held again, even if no message matches."""
-        try:
-            page = await self._read_cold(held.client, selection, read)
-            held.settle(self._outcome(held.client, request, page))
-        except Exception as error:  # nothing else would settle this held pull
-            held.settle(error)
+    ) -> PullOutcome:
+        """The outcome of a held pull whose page is not in memory. It is not held again, even if no message matches."""
+        return self._outcome(held.client, request, await self._read_cold(held.client, selection, read))
 
     # -- outcomes --------------------------------------------------------------------------------------------
 

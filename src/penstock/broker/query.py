@@ -8,12 +8,15 @@ too large keeps the newest messages only.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from penstock.broker.core import Client, Operation
+from penstock.broker.reads import after_read
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.pull import QueryMessage, QueryMessageReply, ViewMessage
+from penstock.store.cold_reads import try_read
 from penstock.store.message_store import MessageStore
 
 _MAX_BYTES: Final = 8 << 20
@@ -72,10 +75,12 @@ class MessageQueries:
         timestamp, offset = (0, 0) if index is None else index.newest
         return QueryMessageReply(index_last_update_timestamp=timestamp, index_last_update_phyoffset=offset)
 
-    def by_id(self, client: Client, request: ViewMessage) -> bytes:
+    def by_id(self, client: Client, request: ViewMessage) -> bytes | Awaitable[bytes]:
         """Returns the record at a physical offset. Raises Refusal if there is none."""
-        record = self._store.look_up(request.offset)
-        data = None if record is None else self._store.records.raw(request.offset, record.size)[0]
-        if data is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message at offset {request.offset}")
-        return data
+
+        def found(data: bytes | None) -> bytes:
+            if data is None:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message at offset {request.offset}")
+            return data
+
+        return after_read(self._store, try_read(self._store.look_up_encoded, request.offset), client, found)

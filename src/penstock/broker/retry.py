@@ -8,11 +8,14 @@ the log. Under SYNC_FLUSH or SYNC_MASTER the outcome waits in `send_acks`, like 
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable
+from functools import partial
 
 from penstock.broker.broker_state import BrokerState
 from penstock.broker.core import Client, Operation, host_text
 from penstock.broker.message_hooks import ConsumeContext
 from penstock.broker.outcomes import STORED, PutOutcomes, SendOutcome
+from penstock.broker.reads import after_read
 from penstock.broker.send import make_dead_letter_topic
 from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.topics import UNIT_SUBSCRIPTION, retry_topic
@@ -45,12 +48,19 @@ class SendBacks:
     def operations(self) -> tuple[Operation, ...]:
         return (Operation("send back", self.send_back, writes=True),)
 
-    def send_back(self, client: Client, request: SendBack, answered: bool = True) -> SendOutcome | PendingAck:
+    def send_back(
+        self, client: Client, request: SendBack, answered: bool = True
+    ) -> SendOutcome | PendingAck | Awaitable[SendOutcome | PendingAck]:
         """Stores the copy. Raises Refusal. If the client gets an answer, the outcome waits until the copy is safe."""
         group = self._check(request)
         if group.retry_queue_nums <= 0:
             return SendOutcome()
-        record = self._store.look_up(request.offset)
+        record = self._store.try_look_up(request.offset)
+        return after_read(self._store, record, client, partial(self._copy, client, request, group, answered))
+
+    def _copy(
+        self, client: Client, request: SendBack, group: SubscriptionGroup, answered: bool, record: Record | None
+    ) -> SendOutcome | PendingAck:
         if record is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message at offset {request.offset}")
         message = self._message(record, request, group)

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -33,6 +34,7 @@ from penstock.broker.core import Client, ClientRequests, Operation, administrati
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import OffsetTable
 from penstock.broker.outcomes import STORED, PutOutcomes, SendOutcome
+from penstock.broker.reads import after_read, completed
 from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.stats import MessageCounters
@@ -51,7 +53,8 @@ from penstock.format.record import Record, decode_record, encode_record
 from penstock.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.send import CheckTransaction, EndTransaction, ResumeCheck
-from penstock.store.message import Message
+from penstock.store.cold_reads import try_read
+from penstock.store.message import EVERYTHING, Message, Page
 from penstock.store.message_store import MessageStore
 
 log = logging.getLogger("penstock.broker")
@@ -116,11 +119,19 @@ class Transactions:
             administration("resume check", self.resume),
         )
 
-    def end(self, client: Client, request: EndTransaction, answered: bool = True) -> SendOutcome | PendingAck:
+    def end(
+        self, client: Client, request: EndTransaction, answered: bool = True
+    ) -> SendOutcome | PendingAck | Awaitable[SendOutcome | PendingAck]:
         """Commits or rolls back. Raises Refusal. If the client gets an answer, the outcome waits until it is safe."""
         if request.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return SendOutcome()  # the producer does not know: the broker asks it later
-        half = self._half(request)
+        found = self._store.try_look_up(request.commit_log_offset)
+        return after_read(self._store, found, client, partial(self._end, client, request, answered))
+
+    def _end(
+        self, client: Client, request: EndTransaction, answered: bool, found: Record | None
+    ) -> SendOutcome | PendingAck:
+        half = _half(request, found)
         if request.commit_or_rollback == TRANSACTION_COMMIT:
             message = _committed(half)
             committed = self._store.append(message)
@@ -137,31 +148,21 @@ class Transactions:
         outcome = SendOutcome()
         return self._acks.when_safe(client, marked.end_offset, outcome) if answered else outcome
 
-    def _half(self, request: EndTransaction) -> Record:
-        """Returns the half message that a request ends. Raises Refusal if none matches the request."""
-        half = self._store.look_up(request.commit_log_offset)
-        if half is None or half.topic != HALF_TOPIC:
-            why = f"no half message at offset {request.commit_log_offset}"
-        elif half.properties.get(PGROUP) != request.producer_group:
-            why = f"the half message does not belong to producer group '{request.producer_group}'"
-        elif half.queue_offset != request.tran_state_table_offset:
-            why = f"the half message has queue offset {half.queue_offset}, not {request.tran_state_table_offset}"
-        elif not _has_target(half):
-            why = "the half message has no real topic or queue"
-        else:
-            return half
-        raise Refusal(ResponseCode.SYSTEM_ERROR, why)
-
-    def resume(self, client: Client, request: ResumeCheck, answered: bool = True) -> SendOutcome | PendingAck:
+    def resume(
+        self, client: Client, request: ResumeCheck, answered: bool = True
+    ) -> SendOutcome | PendingAck | Awaitable[SendOutcome | PendingAck]:
         """Restarts the checks of a half message whose transaction never ended. Raises Refusal.
 
         Stores a copy of the half message with 0 checks.
         """
         msg_id = request.msg_id or ""
         try:
-            half = self._store.look_up_id(msg_id)
+            half = try_read(self._store.look_up_id, msg_id)
         except BadMessage as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        return after_read(self._store, half, client, partial(self._resume, client, msg_id, answered))
+
+    def _resume(self, client: Client, msg_id: str, answered: bool, half: Record | None) -> SendOutcome | PendingAck:
         if half is None or half.topic not in (CHECK_MAX_TIME_TOPIC, HALF_TOPIC) or not _has_target(half):
             why = f"no unended transaction has the message id {msg_id[:64]}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
@@ -170,6 +171,21 @@ class Transactions:
             raise self._outcomes.refusal(stored)
         outcome = SendOutcome()
         return self._acks.when_safe(client, stored.end_offset, outcome) if answered else outcome
+
+
+def _half(request: EndTransaction, half: Record | None) -> Record:
+    """Returns the half message that a request ends. Raises Refusal if it does not match the request."""
+    if half is None or half.topic != HALF_TOPIC:
+        why = f"no half message at offset {request.commit_log_offset}"
+    elif half.properties.get(PGROUP) != request.producer_group:
+        why = f"the half message does not belong to producer group '{request.producer_group}'"
+    elif half.queue_offset != request.tran_state_table_offset:
+        why = f"the half message has queue offset {half.queue_offset}, not {request.tran_state_table_offset}"
+    elif not _has_target(half):
+        why = "the half message has no real topic or queue"
+    else:
+        return half
+    raise Refusal(ResponseCode.SYSTEM_ERROR, why)
 
 
 def _has_target(half: Record) -> bool:
@@ -248,7 +264,7 @@ class TransactionCheck:
             if all(number in self._marks for number in range(offset, min(offset + _PAGE, end))):
                 halves, following = {}, offset + _PAGE
             else:
-                page = self._store.get(HALF_TOPIC, HALF_QUEUE, offset, _PAGE)
+                page = await self._page(HALF_TOPIC, offset)
                 halves = {record.queue_offset: record for record in map(decode_record, page.records)}
                 following = max(page.next_begin_offset, offset + 1)
             for number in range(offset, min(following, end)):
@@ -257,13 +273,16 @@ class TransactionCheck:
                     if self._is_immune(half):
                         delayed_from = number if delayed_from is None else delayed_from
                         continue
-                    if self._is_too_young(half) or not self._check(half):
+                    if self._is_too_young(half) or not await self._check(half):
                         self._save_position(number if delayed_from is None else delayed_from)
                         return checked
                     checked += 1
             offset = following
             self._save_position(min(offset, end) if delayed_from is None else delayed_from)
         return checked
+
+    async def _page(self, topic: str, offset: int) -> Page:
+        return await completed(self._store, self._store.try_get(topic, HALF_QUEUE, offset, _PAGE, EVERYTHING), self)
 
     # -- marks -----------------------------------------------------------------------------------------------
 
@@ -272,7 +291,7 @@ class TransactionCheck:
         offset = max(lowest, self._read_marks)
         half_offset = self._position(HALF_TOPIC)
         while offset < self._store.max_offset(OP_HALF_TOPIC, HALF_QUEUE):
-            page = self._store.get(OP_HALF_TOPIC, HALF_QUEUE, offset, _PAGE)
+            page = await self._page(OP_HALF_TOPIC, offset)
             for record in map(decode_record, page.records):
                 for number in _offsets_in(record.body):
                     if number >= half_offset:
@@ -307,7 +326,7 @@ class TransactionCheck:
             return False
         return self._clock() - half.store_timestamp < self._settings.now.transaction_time_out
 
-    def _check(self, half: Record) -> bool:
+    async def _check(self, half: Record) -> bool:
         """Asks the producer, or expires the half message. Returns False if the store does not accept messages."""
         times_asked = _times_asked(half)
         too_old = self._clock() - half.born_timestamp > self._store.settings.file_reserved_time * _HOUR_MS
@@ -318,7 +337,7 @@ class TransactionCheck:
             log.warning("cannot store a half message, retrying: %s", stored.reason)
             return False
         self._mark(half)
-        copy = self._store.look_up(stored.physical_offset)
+        copy = await completed(self._store, self._store.try_look_up(stored.physical_offset), self)
         if copy is not None:
             self._ask(copy)
         return True

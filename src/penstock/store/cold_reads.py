@@ -4,8 +4,8 @@ Bytes of mapped files are read in one of two ways. If their pages are in memory 
 them through the map at once. Otherwise `FileMap.load` first reads them from the disk, without the GIL, and raises
 StoreFailed if the disk cannot; touching the map would stop every thread of the process meanwhile, and an unreadable
 sector would kill it. A caller that may block loads in its own thread. One that must not gets a `ColdRead` from
-`MessageStore.try_get` or `try_look_up`, and passes it to `MessageStore.read_cold`. A file kept elsewhere needs only
-a FileMap whose `load` fetches it.
+`MessageStore.try_get`, `try_look_up` or `try_read`, and passes it to `MessageStore.read_cold`. A file kept elsewhere
+needs only a FileMap whose `load` fetches it.
 
 `ColdReads` runs them. For each key (a consumer) one read is under way; further ones of the key wait for it, so that one
 consumer cannot occupy all threads. A page loads at most 8 MiB at a time, so all threads together hold at most 32 MiB.
@@ -18,10 +18,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from penstock.errors import StoreFailed
+from penstock.store.file_io import NotResident
 
 T = TypeVar("T")
 _THREADS: Final = 4
@@ -37,6 +39,14 @@ class ColdRead(Generic[T]):
 
     def __call__(self) -> T:
         return self._read()
+
+
+def try_read(read: Callable[..., T], *arguments: Any) -> T | ColdRead[T]:
+    """Calls `read(*arguments, at_once=True)`. Returns a ColdRead if that finds something that is not in memory."""
+    try:
+        return read(*arguments, at_once=True)
+    except NotResident:
+        return ColdRead(partial(read, *arguments))
 
 
 class ColdReads:

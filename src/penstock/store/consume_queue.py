@@ -273,8 +273,11 @@ class ConsumeQueue:
         except ValueError:
             return False  # deleted meanwhile
 
-    def page(self, queue_offset: int, limit: int) -> Units | None:
-        """Returns a copy of at most `limit` units of one file, from `queue_offset` on; None if there are none."""
+    def page(self, queue_offset: int, limit: int, *, at_once: bool = False) -> Units | None:
+        """Returns a copy of at most `limit` units of one file, from `queue_offset` on; None if there are none.
+
+        With `at_once` raises NotResident instead of waiting for the disk.
+        """
         file = self.files.find(queue_offset * UNIT_SIZE)
         if file is None or not file.acquire():
             return None
@@ -283,7 +286,7 @@ class ConsumeQueue:
             size = min(limit * UNIT_SIZE, file.readable - position)
             if size <= 0:
                 return None
-            file.map.ensure_resident(position, position + size)
+            file.map.ensure_resident(position, position + size, at_once=at_once)
             return copy_units(file.map.view, position, size)
         finally:
             file.release()

@@ -35,7 +35,7 @@ from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record
 from penstock.store.append import PutPath
 from penstock.store.checkpoint import CheckpointFile
-from penstock.store.cold_reads import ColdRead, ColdReads
+from penstock.store.cold_reads import ColdRead, ColdReads, try_read
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import MayExceed, never_exceed
@@ -549,22 +549,26 @@ class MessageStore:
 
     # -- offsets and times -----------------------------------------------------------------------------------
 
-    def look_up(self, physical_offset: int) -> Record | None:
-        """Returns the record at a physical offset; None if no valid record begins there."""
+    def look_up(self, physical_offset: int, *, at_once: bool = False) -> Record | None:
+        """Returns the record at a physical offset; None if no valid record begins there.
+
+        With `at_once`, all three look-ups raise NotResident instead of waiting for the disk. See `try_read`.
+        """
         self._check_open()
-        return self.records.at(physical_offset)
+        return self.records.at(physical_offset, at_once=at_once)
 
     def try_look_up(self, physical_offset: int) -> Record | ColdRead[Record | None] | None:
         """Like `look_up`, but never waits for the disk: returns a ColdRead if the record is not in memory."""
-        self._check_open()
-        try:
-            return self.records.at(physical_offset, at_once=True)
-        except NotResident:
-            return ColdRead(partial(self.look_up, physical_offset))
+        return try_read(self.look_up, physical_offset)
 
-    def look_up_id(self, msg_id: str) -> Record | None:
+    def look_up_encoded(self, physical_offset: int, *, at_once: bool = False) -> bytes | None:
+        """Like `look_up`, but returns the record's bytes."""
+        self._check_open()
+        return self.records.encoded_at(physical_offset, at_once=at_once)
+
+    def look_up_id(self, msg_id: str, *, at_once: bool = False) -> Record | None:
         """Returns the record with this offset message id, or None. Raises BadMessage if the id is malformed."""
-        record = self.look_up(decode_message_id(msg_id)[1])
+        record = self.look_up(decode_message_id(msg_id)[1], at_once=at_once)
         return record if record is not None and record.msg_id == msg_id.upper() else None
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = Boundary.NEAREST) -> int:

@@ -57,6 +57,15 @@ class RecordReader:
 
     def at(self, offset: int, *, at_once: bool = False) -> Record | None:
         """Returns the record at `offset`; None if no valid record begins there, or the queues contradict its header."""
+        found = self._find(offset, at_once)
+        return None if found is None else found[0]
+
+    def encoded_at(self, offset: int, *, at_once: bool = False) -> bytes | None:
+        """Like `at`, but returns the record's bytes."""
+        found = self._find(offset, at_once)
+        return None if found is None else found[1]
+
+    def _find(self, offset: int, at_once: bool) -> tuple[Record, bytes] | None:
         head = self._log.read(offset, BLANK_HEADER_SIZE, at_once=at_once)
         if head is None:
             return None
@@ -68,7 +77,9 @@ class RecordReader:
             return None
         record = decode_record(data)
         check = self._header_check
-        return None if check is not None and check.contradicts(record.topic, data, at_once=at_once) else record
+        if check is not None and check.contradicts(record.topic, data, at_once=at_once):
+            return None
+        return record, data
 
     def store_timestamp(self, offset: int) -> int:
         """Store time in ms of the record at `offset`; -1 if the log does not have it. Reads only its header."""

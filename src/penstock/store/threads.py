@@ -93,8 +93,9 @@ class StoreThreads:
 
     def died(self, name: str, error: BaseException) -> None:
         """Stops writes: a thread has ended. Called on that thread."""
-        self.dead[name] = repr(error)
-        log.critical("the thread %s ended; the store accepts no more messages", name, exc_info=error)
-        ended = ", ".join(f"{thread} ended ({why})" for thread, why in self.dead.items())
+        dead = {**self.dead, name: repr(error)}
+        ended = ", ".join(f"{thread} ended ({why})" for thread, why in dead.items())
         with contextlib.suppress(Exception):  # a listener of the store's flags may be what failed
             self._stop_writes(f"the thread {ended}; restart the store")
+        log.critical("the thread %s ended; the store accepts no more messages", name, exc_info=error)
+        self.dead[name] = repr(error)  # last: the store refuses messages by the time that others see this

@@ -99,13 +99,10 @@ class AdminClients:
 
     def _record(self, msg_id: str) -> bytes:
         """Returns the encoded record with this message id. Raises Refusal."""
-        store = self._state.store
         try:
-            offset = decode_message_id(msg_id)[1]
+            data = self._state.store.look_up_encoded(decode_message_id(msg_id)[1])
         except BadMessage as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        record = store.look_up(offset)
-        data = None if record is None else store.records.raw(offset, record.size)[0]
         if data is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message has the id {msg_id[:64]}")
         return data

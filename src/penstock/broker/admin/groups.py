@@ -298,11 +298,11 @@ class AdminOffsets:
 
     # -- reset -----------------------------------------------------------------------------------------------
 
-    def reset(self, client: Client, request: ResetOffset) -> ResetOffsetBody:
+    async def reset(self, client: Client, request: ResetOffset) -> ResetOffsetBody:
         config = self._state.topics.find(request.topic)
         if config is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{request.topic}' does not exist")
-        body = ResetOffsetBody(offset_table=self._targets(request, config))
+        body = ResetOffsetBody(offset_table=await self._targets(client, request, config))
         group = self._state.clients.consumers(request.group)
         if group is None:
             why = f"no consumer of group '{request.group}' is connected to take the new offsets"
@@ -312,7 +312,7 @@ class AdminOffsets:
         log.info("offsets reset: group=%s topic=%s to=%s by=%s", request.group, request.topic, target, client.peer[0])
         return body
 
-    def _targets(self, request: ResetOffset, config: TopicConfig) -> dict[MessageQueue, int]:
+    async def _targets(self, client: Client, request: ResetOffset, config: TopicConfig) -> dict[MessageQueue, int]:
         """Returns the new offset of each queue. Without `is_force`, offsets only go back. Raises Refusal."""
         queues = range(config.write_queue_nums)
         if request.queue_id is not None and request.queue_id >= 0:
@@ -325,7 +325,8 @@ class AdminOffsets:
             if consumed < 0:
                 why = f"group '{request.group}' has consumed nothing of queue {queue_id} of topic '{config.name}' yet"
                 raise Refusal(ResponseCode.SYSTEM_ERROR, why)
-            target = self._target(request, config.name, queue_id)
+            read = partial(self._target, request, config.name, queue_id)
+            target = await asyncio.wrap_future(self._state.store.read_cold(read, client))
             queue = MessageQueue(broker_name=broker, queue_id=queue_id, topic=config.name)
             table[queue] = target if request.is_force else min(target, consumed)
         return table

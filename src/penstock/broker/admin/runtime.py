@@ -68,9 +68,10 @@ class AdminRuntime:
         figures = self._state.store.figures()
         return figures.put_total, figures.got_messages
 
-    def runtime_info(self, client: Client, request: GetBrokerRuntimeInfo) -> KVTable:
+    async def runtime_info(self, client: Client, request: GetBrokerRuntimeInfo) -> KVTable:
         """Returns RocketMQ's figures, and some of Penstock's own, which other tools ignore."""
         store, settings = self._state.store, self._state.settings.now
+        earliest = await asyncio.wrap_future(store.read_cold(store.earliest_time, client))
         figures, now = store.figures(), self._state.clock()
         put, got, root = figures.put_total, figures.got_messages, str(store.layout.root)
         disk = figures.retention.disk if figures.retention is not None else []
@@ -89,7 +90,7 @@ class AdminRuntime:
             "remainHowManyDataToFlush": _size(figures.flush_behind_bytes),
             "remainHowManyDataToCommit": _size(0),
             "pageCacheLockTimeMills": int(figures.put_lock_held_ms),
-            "earliestMessageTimeStamp": store.earliest_time(),
+            "earliestMessageTimeStamp": earliest,
             "startAcceptSendRequestTimeStamp": settings.start_accept_send_request_time_stamp,
             "commitLogMinOffset": max(0, store.log.min_offset),
             "commitLogMaxOffset": store.log.max_offset,

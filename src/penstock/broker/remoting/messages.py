@@ -69,6 +69,17 @@ def _answer_later(
     deferred.then(answer)
 
 
+async def _answer_cold(
+    outcome: Awaitable[Any], connection: Connection, command: Command, encode: Callable[[Command, Any], Command]
+) -> Command | None:
+    """Answers a request that waits for the disk. Its outcome may be deferred even then."""
+    found = await outcome
+    if not isinstance(found, Deferred):
+        return encode(command, found)
+    _answer_later(found, connection, command, encode)
+    return None
+
+
 # -- sends ---------------------------------------------------------------------------------------------------
 
 
@@ -130,17 +141,19 @@ def _put(operation: Operation, kind: type[Fields]) -> Handler:
     """Returns the handler of an operation that stores a message, but does not tell the client where."""
     call, admit = operation.call, operation.admit
 
-    def put(connection: Connection, command: Command) -> Command | None:
+    def put(connection: Connection, command: Command) -> Result:
         if admit is not None:
             admit(connection)
         request = command.read(kind)
         if isinstance(request, SendBack) and command.version < V3_4_9:
             request.max_reconsume_times = None
         outcome = call(connection, request, not command.flag & ONE_WAY)
-        if isinstance(outcome, Deferred):
-            _answer_later(outcome, connection, command, _bare)
-            return None
-        return _bare(command, outcome)
+        if isinstance(outcome, SendOutcome):
+            return _bare(command, outcome)
+        if not isinstance(outcome, Deferred):
+            return _answer_cold(outcome, connection, command, _bare)
+        _answer_later(outcome, connection, command, _bare)
+        return None
 
     return put
 
@@ -157,7 +170,7 @@ def _pull(call: Call) -> Handler:
         outcome = call(connection, command.read(PullMessage))
         if type(outcome) is not PullOutcome:
             if not isinstance(outcome, Deferred):
-                return answer_cold(connection, command, outcome)
+                return _answer_cold(outcome, connection, command, _pull_reply)
             _answer_later(outcome, connection, command, _pull_reply)
             return None
         if outcome.code or outcome.broker_id or command.binary:
@@ -165,14 +178,6 @@ def _pull(call: Call) -> Handler:
         page = outcome.page
         bounds = page.next_begin_offset, page.min_offset, page.max_offset
         return pull_reply_head(command.opaque, *bounds, len(page.data)), page.data
-
-    async def answer_cold(connection: Connection, command: Command, outcome: Awaitable[Any]) -> Command | None:
-        """Answers a pull that waits for the disk. It may be held then."""
-        found = await outcome
-        if isinstance(found, PullOutcome):
-            return _pull_reply(command, found)
-        _answer_later(found, connection, command, _pull_reply)
-        return None
 
     return pull
 

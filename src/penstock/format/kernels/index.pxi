@@ -310,6 +310,12 @@ def find_key(
     cdef uint32_t code = 31 * hash_on(<const uint8_t*>PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), 0) + 35
     cdef dict records = {}
     cdef Residency residency
+    if slots <= 0 or file_size <= 0:
+        raise ValueError("an index has slots, and a log file has bytes")
+    if (index_residency is not None and PyList_GET_SIZE(index_residency) != PyList_GET_SIZE(indexes)) or (
+        log_residency is not None and PyList_GET_SIZE(log_residency) != PyList_GET_SIZE(logs)
+    ):
+        raise ValueError("the residency of each file is needed")
     hashed = without_sign(hash_on(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), code))
     slot = 40 + 4 * (hashed % slots)
     for item in range(PyList_GET_SIZE(indexes) - 1, -1, -1):

@@ -168,6 +168,10 @@ def find_key(
     number of the file, start, stop) instead; the caller loads it and calls again. Chains of index items are followed
     without the GIL, in memory or not.
     """
+    if slots <= 0 or file_size <= 0:
+        raise ValueError("an index has slots, and a log file has bytes")
+    if len(index_residency or indexes) != len(indexes) or len(log_residency or logs) != len(logs):
+        raise ValueError("the residency of each file is needed")
     records: dict[int, bytes] = {}
     slot = 40 + 4 * (_hash_of(topic, key) % slots)
     for number, table in reversed(list(enumerate(indexes))):
