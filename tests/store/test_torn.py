@@ -140,7 +140,7 @@ def put_as_rocketmq_would(store: MessageStore, count: int, value: str, monkeypat
 def test_a_start_serves_every_message_that_was_on_disk(
     home: StoreHome, value: str, crashed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = 300
+    count = 3000 if value == "v\0" else 300  # few of the short ones end at the start of a sector
     with home.open(enabled_append_prop_crc=False) as store:
         put_as_rocketmq_would(store, count, value, monkeypatch)
     if crashed:
