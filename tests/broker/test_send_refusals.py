@@ -179,3 +179,35 @@ def test_an_argument_that_is_missing_is_named(home: BrokerHome, run: Run, missin
             assert f"'{missing}'" in (reply.remark or "")
 
     run(check())
+
+
+@pytest.mark.parametrize("properties", ["p\x01" + "\0" * 1100, "p\x01v" + "\0" * 1100 + "v\x02q\x01w\x02"])
+def test_properties_that_look_like_a_lost_sector(home: BrokerHome, run: Run, properties: str) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            ok(await (await broker.client()).send("orders"))
+            assert (await refused(broker, "orders", properties=properties)).code == ResponseCode.MESSAGE_ILLEGAL
+
+    run(check())
+
+
+def test_a_property_that_ends_with_nul_survives_a_restart(home: BrokerHome, run: Run) -> None:
+    """The broker adds its own properties after it, so nothing looks like a lost sector."""
+    count = 300
+
+    async def check() -> None:
+        async with home.running() as broker:
+            client = await broker.client()
+            for _ in range(count):
+                ok(await client.send("orders", queueId=0, properties="p\x01v\0"))
+        async with home.running() as broker:
+            assert broker.store.report.notes == []
+            assert broker.store.max_offset("orders", 0) == count
+            offset = 0
+            while offset < count:
+                page = broker.store.get("orders", 0, offset)
+                assert page.messages
+                assert all(each.properties["p"] == "v\0" for each in page.messages)
+                offset = page.next_begin_offset
+
+    run(check())

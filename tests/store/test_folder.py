@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
@@ -11,6 +12,7 @@ import pytest
 from support.stores import StoreHome
 
 from penstock.errors import BadSettings, BadStore, StoreFailed
+from penstock.store import Message
 from penstock.store.readonly.store_folder import StoreFolder
 
 OWNER = """
@@ -140,3 +142,15 @@ def test_what_an_owner_disturbs_is_tried_again(home: StoreHome) -> None:
     with pytest.raises(FileNotFoundError):
         StoreFolder.find(home.path).retrying(lambda: act(1))
     assert len(tried) == 1, "without an owner nothing changes by itself"
+
+
+def test_only_the_owner_may_read_what_a_store_creates(home: StoreHome) -> None:
+    umask = os.umask(0)
+    try:
+        with home.open() as store:
+            assert store.put(Message("T", b"x", keys="k")).ok
+    finally:
+        os.umask(umask)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in home.path.rglob("*")}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}

@@ -389,3 +389,16 @@ def test_a_closed_store_answers_no_get(home: StoreHome) -> None:
         store.max_offset("T", 0)
     with pytest.raises(StoreFailed, match="closed"):
         store.look_up(0)
+
+
+def test_a_page_that_starts_at_a_damaged_unit_goes_past_it(home: StoreHome) -> None:
+    """Whichever bit of the unit is flipped, also the sign of the offset."""
+    store = home.open(mapped_file_size_consume_queue=20 * 4)
+    put_numbered(store, 10, tags="a")
+    assert store.get("T", 0, 9).messages
+    path = home.queue_files("T")[0]
+    for bit in range(160):
+        home.flip(path, 20 + bit // 8, bit % 8)
+        for tags in (None, "a"):
+            assert store.get("T", 0, 1, 1, tags).next_begin_offset > 1, f"bit {bit}"
+        home.flip(path, 20 + bit // 8, bit % 8)

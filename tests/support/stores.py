@@ -90,9 +90,9 @@ class StoreHome:
             file.seek(position)
             file.write(data)
 
-    def flip(self, path: Path, position: int) -> None:
+    def flip(self, path: Path, position: int, bit: int = 0) -> None:
         """Turns one bit of a file over."""
-        self.write(path, position, bytes([path.read_bytes()[position] ^ 1]))
+        self.write(path, position, bytes([path.read_bytes()[position] ^ (1 << bit)]))
 
     def mark_crashed(self) -> None:
         """Makes the next open believe that the last exit was not clean."""

@@ -25,6 +25,7 @@ MAX_TOPIC_LENGTH_V2: Final = 255  # the limit of 5.x, and of the name of a queue
 MAX_PROPERTIES_LENGTH: Final = 32_767
 RECORD_CRC: Final = b"__CRC32#\x010000000000\x02"  # 5.x: the last property has the record's CRC, its lowest digit first
 SECTOR_SIZE: Final = 512  # a disk writes a sector atomically
+MAX_ZEROS: Final = SECTOR_SIZE - 1  # NUL in a row that properties must not have; the byte before them may be 0, too
 
 
 # System topics

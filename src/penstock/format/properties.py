@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.errors import BadMessage
-from penstock.format.constants import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from penstock.format.constants import MAX_ZEROS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 _SEPARATOR = PROPERTY_SEPARATOR.encode()
+_TOO_MANY_ZEROS = bytes(MAX_ZEROS)
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -49,6 +50,15 @@ def join_properties(first: bytes, second: bytes) -> bytes:
     if first and second and not first.endswith(_SEPARATOR):
         return first + _SEPARATOR + second
     return first + second
+
+
+def check_no_zeros(encoded: bytes) -> None:
+    """Raises BadMessage if a property string ends with NUL, or has MAX_ZEROS NUL in a row.
+
+    After a power loss, such a string looks like one that lost a sector.
+    """
+    if encoded.endswith(b"\0") or _TOO_MANY_ZEROS in encoded:
+        raise BadMessage(f"the properties end with NUL or have {MAX_ZEROS} NUL in a row; both look like a lost sector")
 
 
 def check_property(name: str, value: str) -> None:

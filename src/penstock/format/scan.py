@@ -59,15 +59,13 @@ Item: TypeAlias = ScanBatch | Blank | Damage
 
 
 class FedRecords(NamedTuple):
-    """A run of valid records that a consumer has taken. The run ends early at a record that has lost a sector."""
+    """A run of valid records that a consumer has taken."""
 
     position: int
     size: int
-    torn: int
-    """The size of the record that has lost a sector, or 0. This record is not part of the run."""
 
 
-RecordConsumer: TypeAlias = Callable[[Buffer, int, int, int], tuple[int, int, int, int]]
+RecordConsumer: TypeAlias = Callable[[Buffer, int, int, int], tuple[int, int, int]]
 """A function like `kernels.RangeBuilder.take`, of the data, its physical offset, and the range of record starts."""
 
 WrittenRanges: TypeAlias = Callable[[int], Iterable[tuple[int, int]]]
@@ -150,9 +148,8 @@ class Scan:
         self.end = self._base + at
 
     def _feed_next(self, consume: RecordConsumer, at: int, stop: int) -> tuple[FedRecords | None, int, int]:
-        reached, reason, _, torn = consume(self._data, self._base, at, stop)
-        fed = FedRecords(self._base + at, reached - at, torn)
-        return fed if fed.size or torn else None, reached, reason
+        reached, reason, _ = consume(self._data, self._base, at, stop)
+        return FedRecords(self._base + at, reached - at) if reached > at else None, reached, reason
 
     def _next_batch(self, at: int, stop: int) -> tuple[ScanBatch | None, int, int]:
         rows, reached, reason = kernels.walk(

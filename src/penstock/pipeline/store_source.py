@@ -29,6 +29,7 @@ from penstock.pipeline.store_tasks import LogTask, QueueSpan, QueueTask, RecordT
 from penstock.store.arrow import ArrowReader
 from penstock.store.config_files import ConfigFiles
 from penstock.store.consume_queue import ReadableQueue, unit_pages
+from penstock.store.layout import path_below
 from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary
 from penstock.store.readonly.store_folder import StoreFolder
@@ -200,7 +201,7 @@ class SingleStore:
         """Returns the units of a range if recovery would change them on disk. Returns b"" if the files are correct."""
         queue = self.queue(topic, queue_id)
         assert queue is not None, "a span lies in a queue"
-        folder = self._folder.layout.consume_queue / topic / str(queue_id)
+        folder = path_below(self._folder.layout.consume_queue, topic, queue_id)
         files = FilesView(folder, self._settings.mapped_file_size_consume_queue)
         with contextlib.closing(QueueView(files, topic, queue_id, start, stop)) as on_disk:
             try:

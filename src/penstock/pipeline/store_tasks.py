@@ -28,6 +28,7 @@ from penstock.format.kernels import Buffer, Longs, Rows
 from penstock.format.record_layout import is_filler
 from penstock.pipeline.ranges import Flaw, RowPage
 from penstock.store.arrow import ArrowReader
+from penstock.store.layout import path_below
 from penstock.store.message import MAX_BYTES, MAX_ROWS
 from penstock.store.readonly.view import FilesView, LogView, QueueView, ShippedUnits
 
@@ -119,7 +120,7 @@ class QueueTask(msgspec.Struct, frozen=True):
     def _open_units(self, span: QueueSpan) -> QueueView | ShippedUnits:
         if span.units:
             return ShippedUnits(span.topic, span.queue_id, span.start, span.units)
-        folder = Path(self.files.consume_queue) / span.topic / str(span.queue_id)
+        folder = path_below(Path(self.files.consume_queue), span.topic, span.queue_id)
         files = FilesView(folder, self.files.queue_file_size)
         return QueueView(files, span.topic, span.queue_id, span.start, span.stop)
 

@@ -37,6 +37,7 @@ from penstock.format.queue_unit import (
     unpack_unit,
 )
 from penstock.store.file_io import Files
+from penstock.store.layout import path_below
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MappedFileQueue, file_name
 
@@ -584,7 +585,7 @@ class QueueExtensions:
     def tags_code(self, topic: str, queue_id: int, address: int) -> int | None:
         offset = ext_offset(address)
         start = offset - offset % self._file_size
-        path = self._folder / topic / str(queue_id) / file_name(start)
+        path = path_below(self._folder, topic, queue_id, file_name(start))
         try:
             data = self._cache.get(path) or self._io.read_bytes(path)
             self._cache[path] = data

@@ -18,7 +18,7 @@ from penstock.format.topics import is_readable_topic
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.file_io import Files
 from penstock.store.index import Index
-from penstock.store.layout import Layout
+from penstock.store.layout import Layout, path_below
 from penstock.store.settings import Settings
 
 _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -39,7 +39,7 @@ class ConsumeQueues:
         Raises BadStore if a file lies where a topic's or queue's folder belongs.
         """
         for topic in self._io.names(self.folder):
-            topic_folder = self.folder / topic
+            topic_folder = path_below(self.folder, topic)
             if not self._io.is_folder(topic_folder):
                 raise BadStore("a foreign file lies among the topics' folders; move it elsewhere", path=topic_folder)
             for name in self._io.names(topic_folder):
@@ -53,7 +53,7 @@ class ConsumeQueues:
         return list(self)
 
     def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
-        folder = self.folder / topic / str(queue_id)
+        folder = path_below(self.folder, topic, queue_id)
         queue = ConsumeQueue(self._io, folder, topic, queue_id, self.file_size)
         self._queues[topic, queue_id] = queue
         return queue

@@ -19,10 +19,12 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.errors import StoreFailed
 from penstock.format.queue_unit import UNIT_SIZE, unpack_unit
+from penstock.format.topics import is_readable_topic
 from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.layout import Layout, path_below
 
 log = logging.getLogger("penstock.store")
 Queue = tuple[str, int]
@@ -43,7 +45,12 @@ def _read(files: Files, path: Path) -> _Document:
     document = read_checksummed(files, path, _Document)
     if document is None and files.exists(path):
         log.warning("%s cannot be read; deleted topics may reappear", path)
-    return document or _Document({})
+    if document is None:
+        return _Document({})
+    topics = {topic: end for topic, end in document.topics.items() if is_readable_topic(topic)}
+    if len(topics) < len(document.topics):
+        log.warning("%s holds names that are no topics; they are ignored", path)
+    return _Document(topics, [queue for queue in document.queues if is_readable_topic(queue[0]) and queue[1] >= 0])
 
 
 class DeletedTopics:
@@ -74,7 +81,12 @@ class DeletedTopics:
         self.add_ends(dict.fromkeys(topics, log_end))
 
     def add_ends(self, ends: Mapping[str, int]) -> None:
-        """Marks topics as deleted up to their physical offset in `ends`. If it raises StoreFailed, nothing changed."""
+        """Marks topics as deleted up to their physical offset in `ends`. If it raises StoreFailed, nothing changed.
+
+        Raises it also if a name is not a topic: a slave gets the names from its master.
+        """
+        if bad := [topic for topic in ends if not is_readable_topic(topic)]:
+            raise StoreFailed(f"{bad[0][:80]!r} is not a topic, so it cannot be deleted", path=self._path)
         self._replace({**self.ends, **ends}, self.restarts)
 
     def add_restart(self, topic: str, queue_id: int, begin: int) -> None:
@@ -100,10 +112,10 @@ class DeletedTopics:
         points before the deletion's physical offset.
         """
         for topic, end in self.ends.items():
-            for name in self._names(layout.consume_queue / topic):
-                self._complete_queue(layout.consume_queue / topic / name, end)
+            for name in self._names(path_below(layout.consume_queue, topic)):
+                self._complete_queue(path_below(layout.consume_queue, topic, name), end)
         for (topic, queue_id), begin in self.restarts.items():
-            self._complete_queue(layout.consume_queue / topic / str(queue_id), begin)
+            self._complete_queue(path_below(layout.consume_queue, topic, queue_id), begin)
 
     def _complete_queue(self, folder: Path, end: int) -> None:
         old = [path for path in map(folder.joinpath, self._names(folder)) if self._first_offset(path) < end]

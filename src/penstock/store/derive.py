@@ -119,7 +119,7 @@ class Deriver:
     def derive(self, data: memoryview, base: int, start: int, stop: int) -> DerivedPiece:
         """Derives the next records, at most MAX_RECORDS."""
         builder = kernels.RangeBuilder(self._topics, self._delay_levels, self._with_keys, None, self._slack, NO_LIMIT)
-        reached, reason, _, _ = builder.take(data, base, start, stop, False, MAX_RECORDS)
+        reached, reason, _ = builder.take(data, base, start, stop, False, MAX_RECORDS)
         placeholders = [(offset, size) for offset, size, topic in builder.rolled_back if is_placeholder(topic, size)]
         return DerivedPiece(
             base + start,

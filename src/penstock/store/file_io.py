@@ -320,7 +320,7 @@ class Files:
         return descriptor
 
     def _open(self, path: Path, flags: int) -> int:
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, 0o600)
 
     def _allocate(self, descriptor: int, size: int) -> None:
         os.posix_fallocate(descriptor, 0, size)
@@ -435,7 +435,7 @@ class Files:
             self.sync_folder(folder.parent)
 
     def _make_one_folder(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(0o700, exist_ok=True)
 
     def remove_folder(self, folder: Path) -> None:
         """Removes a folder if it is empty. Ignores errors."""

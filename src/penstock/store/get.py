@@ -119,7 +119,7 @@ class PageGetter:
         outcome, next_offset, count, total, physical, loaded = 1, offset, 0, 0, 0, 0
         records = b""
         damaged: tuple[int, ...] = ()
-        needed: int = _TARGET.unpack_from(view, at)[0]
+        needed = max(0, _TARGET.unpack_from(view, at)[0])  # a damaged unit may point before the log: it is skipped
         while needed >= 0:
             file = log.find(needed)
             if file is not None and not file.acquire():

@@ -1,5 +1,7 @@
 """The paths of a store's files, and checks before a process owns a store.
 
+`path_below` is the one function that makes a path from a topic or another name that came from the network or a file.
+
 `refuse_other_engines` refuses a store with data of RocketMQ 5 that Penstock cannot maintain: queues in RocksDB, or
 timed messages. Penstock can read such a store, but must not own it: the queues in RocksDB would lack new messages, and
 the timed messages would never be delivered. `allow_many_files` raises the process's limit of open files.
@@ -17,6 +19,14 @@ import msgspec
 from penstock.errors import BadStore
 from penstock.store.file_io import Files
 from penstock.store.settings import Settings
+
+
+def path_below(folder: Path, *names: str | int) -> Path:
+    """Returns the path of nested names below a folder. Raises BadStore if a name is not the plain name of one file."""
+    for name in map(str, names):
+        if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode("utf-8", "replace")) > 255:
+            raise BadStore(f"{name[:80]!r} cannot be the name of a file or folder", path=folder)
+    return folder.joinpath(*map(str, names))
 
 
 class Layout(msgspec.Struct, frozen=True):

@@ -2,8 +2,10 @@
 
 A record lies in one file, so files are walked separately: several at a time, on threads, if they have 64 MiB or more.
 Bytes that are not a record are damage if a valid record or filler follows, in the same file or a later one. Otherwise
-they are the tail. A torn record, one that passes every check but lost a sector of its topic or properties, is not valid
-(`kernels.first_torn`). The functions change no file.
+they are the tail. The functions change no file.
+
+A torn record passes every check, but seems to have lost a sector of its topic or properties (`kernels.first_torn`).
+That is a guess, so it is made only where a `Doubt` allows it: after a crash, behind what is known to be on disk.
 """
 
 from __future__ import annotations
@@ -16,10 +18,14 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.format import kernels
+from penstock.format.checkpoint import Checkpoint
 from penstock.format.record_layout import size_and_magic
 from penstock.format.scan import next_valid
 from penstock.format.scan_rows import Reason
 from penstock.store.damage import MISSING, DamagedRange
+from penstock.store.dispatch_state import DispatchState
+from penstock.store.file_io import Files
+from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MappedFileQueue, is_missing_file
 
@@ -29,6 +35,19 @@ _MIN_FOR_THREADS = 64 << 20
 _MAX_THREADS = 4
 
 Count = Callable[[int], None]
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """Which records may have lost a sector to a power loss. A record must meet both conditions."""
+
+    offset: int
+    """Physical offset up to which the log was on disk; only records that end after it are doubted."""
+    since: int
+    """Store time in ms of the newest record known to be on disk; only records that are not older are doubted."""
+
+
+NO_DOUBT = Doubt(2**63 - 1, 0)
+"""For a store that was closed cleanly, or that another process has open: the page cache has every byte."""
 
 
 class Walked(msgspec.Struct, frozen=True):
@@ -45,6 +64,16 @@ class Walked(msgspec.Struct, frozen=True):
     """Undecided ranges after `end`: damage if a later file has a valid record or filler, otherwise the tail."""
 
 
+def doubt_after_crash(files: Files, layout: Layout, checkpoint: Checkpoint, state: DispatchState | None) -> Doubt:
+    """Returns what to doubt in a store that was not closed: what neither the dispatch note nor the checkpoint covers.
+
+    Under external dispatch another process writes the note, and that process does not know what is on disk.
+    """
+    if state is None or files.exists(layout.dispatch_terms):
+        return Doubt(0, checkpoint.physic)
+    return Doubt(state.flushed, checkpoint.physic)
+
+
 class FileWalk(NamedTuple):
     """The result of walking one file. `end` counts from the file's start; the ranges have physical offsets."""
 
@@ -56,14 +85,16 @@ class FileWalk(NamedTuple):
     """The bytes after `end`, which are not a record; None if the walk reached its stop."""
 
 
-def walk_range(file: MappedFile, start: int, stop: int, check_crc: bool, count: Count) -> FileWalk:
+def walk_range(file: MappedFile, start: int, stop: int, check_crc: bool, doubt: Doubt, count: Count) -> FileWalk:
     """Walks the records of a file that begin in [start, stop). Calls `count` with the number of bytes just walked."""
     base, position, end, newest = file.from_offset, start, start, 0
     damage: list[DamagedRange] = []
     broken: tuple[int, str] | None = None
     while position < stop:
         piece_end = min(position + _PIECE, stop)
-        reached, code, timestamp = kernels.find_valid_end(file.map.view, base, position, piece_end, check_crc)
+        reached, code, timestamp = kernels.find_valid_end(
+            file.map.view, base, position, piece_end, check_crc, doubt.offset, doubt.since
+        )
         if code == Reason.BLANK:
             reached = file.size
         if reached > position:
@@ -88,13 +119,13 @@ def _range(base: int, broken: tuple[int, str], end: int) -> DamagedRange:
 
 
 def walk_files(
-    files: Sequence[MappedFile], check_crc: bool, count: Count, begun: Walked | None = None
+    files: Sequence[MappedFile], check_crc: bool, doubt: Doubt, count: Count, begun: Walked | None = None
 ) -> Iterator[Walked]:
     """Walks whole files. Yields the cumulative result after each file. `begun` is the result of earlier files."""
     result = begun or Walked(files[0].from_offset, files[0].from_offset, 0)
 
     def walk(file: MappedFile) -> FileWalk:
-        return walk_range(file, 0, file.size, check_crc, count)
+        return walk_range(file, 0, file.size, check_crc, doubt, count)
 
     if sum(file.size for file in files) < _MIN_FOR_THREADS:
         for file in files:
@@ -120,13 +151,13 @@ def _joined(before: Walked, file: MappedFile, found: FileWalk) -> Walked:
     )
 
 
-def still_damaged(log: MappedFileQueue, known: DamagedRange) -> list[DamagedRange]:
+def still_damaged(log: MappedFileQueue, known: DamagedRange, doubt: Doubt) -> list[DamagedRange]:
     """Returns the parts of a known damaged range that still hold no valid record. The range must lie in one file."""
     file = log.find(known.physical_offset)
     if file is None:
         return []
     begin = known.physical_offset - file.from_offset
-    found = walk_range(file, begin, min(begin + known.size, file.size), True, lambda walked: None)
+    found = walk_range(file, begin, min(begin + known.size, file.size), True, doubt, lambda walked: None)
     rest = () if found.rest is None else (found.rest,)
     return [msgspec.structs.replace(each, reason=known.reason) for each in (*found.damage, *rest)]
 

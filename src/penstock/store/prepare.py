@@ -23,7 +23,13 @@ from penstock.format.constants import (
     WAIT,
 )
 from penstock.format.hosts import encode_host
-from penstock.format.properties import check_property, encode_properties, join_properties, split_properties
+from penstock.format.properties import (
+    check_no_zeros,
+    check_property,
+    encode_properties,
+    join_properties,
+    split_properties,
+)
 from penstock.format.record import record_size
 from penstock.format.sys_flag import enters_queue, with_hosts
 from penstock.format.topics import check_topic
@@ -87,6 +93,7 @@ def prepare(
             check_property(name, value)
         topic, queue_id, delayed = route(message, properties, delay_levels)
         encoded = encode_property_text(message, properties) or encode_properties(properties)
+        check_no_zeros(encoded)
         if has_record_crc:
             encoded = join_properties(encoded, RECORD_CRC)
         host = message.store_host or store_host

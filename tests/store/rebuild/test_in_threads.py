@@ -71,9 +71,11 @@ def test_the_start_at_the_end_checks_bodies_only_if_the_log_is_damaged_or_its_en
     checks: set[bool] = set()
     find_valid_end = kernels.find_valid_end
 
-    def watched(data: kernels.Buffer, base: int, start: int, stop: int, check_crc: bool) -> tuple[int, int, int]:
+    def watched(
+        data: kernels.Buffer, base: int, start: int, stop: int, check_crc: bool, *doubt: int
+    ) -> tuple[int, int, int]:
         checks.add(check_crc)
-        return find_valid_end(data, base, start, stop, check_crc)
+        return find_valid_end(data, base, start, stop, check_crc, *doubt)
 
     monkeypatch.setattr(kernels, "find_valid_end", watched)
     by_ranges(home.path, 1000)

@@ -14,6 +14,7 @@ cdef extern from *:
 
 cdef enum:
     MAX_PIECES = 64
+    MAX_ZEROS = 511
 
 
 cdef struct Piece:
@@ -42,7 +43,7 @@ cdef int collect_pieces(properties, keys, tags, whole, Piece* pieces, int64_t* t
         total[0] = pieces[0].size
         if memmem(pieces[0].text, pieces[0].size, b"__CRC32#", 8) != NULL:  # the general path removes it
             return -1
-        return -1 if keys or tags or properties else 1
+        return -1 if keys or tags or properties or has_zeros(pieces[0].text, pieces[0].size) else 1
     if properties is not None and PyDict_Size(properties):
         if 2 * PyDict_Size(properties) > MAX_PIECES - 8:
             return -1
@@ -85,9 +86,26 @@ cdef int add_piece(object text, Piece* pieces, int* count, int64_t* size, bint i
         return -1
     if memchr(piece.text, 2, piece.size) or (is_name and memchr(piece.text, 1, piece.size)):
         return -1
+    if has_zeros(piece.text, piece.size):  # the general path says whether that matters
+        return -1
     count[0] += 1
     size[0] += piece.size
     return 0
+
+
+cdef inline bint has_zeros(const char* text, int64_t size) noexcept nogil:
+    """Whether a text ends with NUL or has MAX_ZEROS of them in a row; see `properties.check_no_zeros`."""
+    cdef int64_t at = MAX_ZEROS - 1, first
+    if size and text[size - 1] == 0:
+        return True
+    while at < size:  # is there a run that ends at `at`?
+        first = at
+        while first > at - MAX_ZEROS and text[first] == 0:
+            first -= 1
+        if first == at - MAX_ZEROS:
+            return True
+        at = first + MAX_ZEROS
+    return False
 
 
 cdef bint is_special(Piece* name) noexcept nogil:

@@ -449,17 +449,19 @@ cdef void write_entries(uint8_t* p, const Properties* work, int64_t i) noexcept 
 
 cdef int64_t write_texts(Properties* work, uint8_t* out, int64_t* used, int64_t* waiting) noexcept nogil:
     """Writes the property strings of all rows; returns the first row that cannot be stored, or -1."""
-    cdef int64_t i, size, at = 0
+    cdef int64_t i, size, given, at = 0
     for i in range(work.count):
         if not collect_properties(work, i) or not delay_row(work, i):
             return i
         waiting[0] += waits_for_flush(work)
-        size = size_of_entries(work)
+        size = given = size_of_entries(work)
         if work.has_record_crc:
             size += (size > 0) + RECORD_CRC_SIZE
         if size > 32767:
             return i
         write_entries(out + at, work, i)
+        if has_zeros(<const char*>out + at, given):
+            return i
         if work.has_record_crc:
             if size > RECORD_CRC_SIZE:
                 out[at + size - RECORD_CRC_SIZE - 1] = 2

@@ -652,14 +652,11 @@ cdef class RangeBuilder:
     def take(self, data, int64_t base, int64_t start, int64_t stop, bint checked=True, int64_t most=MAX_LONG):
         """Adds the valid records that start in [start, stop), at most `most` of them.
 
-        Unless `checked`, neither their CRC is checked, nor whether they lost a sector.
-
-        Returns (position after them, Reason to end there, number of records, torn size). The torn size is the size of
-        the record at that position if it lost a sector (`first_torn`), else 0.
+        Checks their CRC if `checked`. Returns (position after them, Reason to end there, number of records).
         """
         cdef Py_buffer source
         cdef const uint8_t* content
-        cdef int64_t at = start, before = self.records, torn = 0
+        cdef int64_t at = start, before = self.records
         cdef int reason = STOP
         cdef TopicCache cache
         cdef Row row
@@ -678,10 +675,6 @@ cdef class RangeBuilder:
                     reason = examine(content, source.len, at, base, checked, &row)
                     if reason != STOP:
                         break
-                    if checked and lost_sector(content, at, &row):
-                        torn = row.size
-                        reason = UNWRITTEN
-                        break
                     prefetch_ahead(content + at, row.size)
                     row.topic_id = cached_topic(
                         &self.topics.core, &cache, content + at + row.topic_at, row.topic_length
@@ -692,7 +685,7 @@ cdef class RangeBuilder:
                     at += row.size
         finally:
             PyBuffer_Release(&source)
-        return at, reason, self.records - before, torn
+        return at, reason, self.records - before
 
     def queues(self):
         """Returns (topic, queue id, runs, units) of each queue with records, by first appearance. Moves the units out.

@@ -715,8 +715,15 @@ cdef bint lost_sector(const uint8_t* data, int64_t at, const Row* row) noexcept 
     return False
 
 
-def first_torn(data, int64_t base, rows):
-    """Returns the number of the first row whose topic or properties lost a sector, or -1."""
+cdef inline bint is_doubted(int64_t end, const Row* row, int64_t doubted_from, int64_t doubted_since) noexcept nogil:
+    return end > doubted_from and row.store_timestamp >= doubted_since
+
+
+def first_torn(data, int64_t base, rows, int64_t doubted_from=0, int64_t doubted_since=0):
+    """Returns the number of the first doubted row whose topic or properties lost a sector, or -1.
+
+    Doubted are records that end after the physical offset `doubted_from`, with a store time from `doubted_since` on.
+    """
     cdef _RowBuffer held = _RowBuffer(rows, False)
     cdef Py_buffer source
     cdef const uint8_t* record
@@ -727,7 +734,10 @@ def first_torn(data, int64_t base, rows):
             record = record_of(&source, base, held.rows + number)
             if record == NULL:
                 raise ValueError(f"row {number} is outside the data")
-            if lost_sector(<const uint8_t*>source.buf, record - <const uint8_t*>source.buf, held.rows + number):
+            if is_doubted(
+                held.rows[number].physical_offset + held.rows[number].size, held.rows + number, doubted_from,
+                doubted_since,
+            ) and lost_sector(<const uint8_t*>source.buf, record - <const uint8_t*>source.buf, held.rows + number):
                 torn = number
                 break
     finally:
@@ -735,10 +745,13 @@ def first_torn(data, int64_t base, rows):
     return torn
 
 
-def find_valid_end(data, int64_t base, int64_t start, int64_t stop, bint check_crc):
+def find_valid_end(
+    data, int64_t base, int64_t start, int64_t stop, bint check_crc, int64_t doubted_from=MAX_LONG,
+    int64_t doubted_since=0,
+):
     """As `walk`, without rows: returns (position after the valid records, Reason, last record's store timestamp).
 
-    A record that lost a sector (`first_torn`) is not valid; the Reason is then UNWRITTEN. The timestamp is in
+    A doubted record that lost a sector (`first_torn`) is not valid; the Reason is then UNWRITTEN. The timestamp is in
     milliseconds, 0 if there is no record.
     """
     cdef Py_buffer source
@@ -756,7 +769,7 @@ def find_valid_end(data, int64_t base, int64_t start, int64_t stop, bint check_c
             reason = examine(content, source.len, at, base, check_crc, &row)
             if reason != STOP:
                 break
-            if lost_sector(content, at, &row):
+            if is_doubted(base + at + row.size, &row, doubted_from, doubted_since) and lost_sector(content, at, &row):
                 reason = UNWRITTEN
                 break
             newest = row.store_timestamp

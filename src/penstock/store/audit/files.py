@@ -220,7 +220,7 @@ class ItemTable:
     def __init__(self, file: FileMap, geometry: IndexGeometry, count: int, *, in_order: bool) -> None:
         self.file = file
         self.geometry = geometry
-        self.count = count
+        self.count = self._stored = count
         self._order: Longs | None = None
         if not in_order:
             offsets = self.raw(1, count)["offset"].astype(np.int64)
@@ -253,7 +253,7 @@ class ItemTable:
             items = self.raw(start, stop)
         else:
             numbers = self._order[start - 1 : max(start, stop) - 1]
-            every = np.frombuffer(self.file.view, ITEM, self.count, self.geometry.item_position(0))
+            every = np.frombuffer(self.file.view, ITEM, self._stored, self.geometry.item_position(0))
             items = every[numbers]
         columns = (items[name].astype(np.int64) for name in ("key_hash", "offset", "seconds"))
         return Items(numbers, *columns)

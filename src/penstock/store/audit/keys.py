@@ -23,7 +23,7 @@ from penstock.format.index_layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, Inde
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.files import ITEM, Items, ItemTable, Longs
 from penstock.store.audit.findings import Finding
-from penstock.store.audit.plan import AuditPlan
+from penstock.store.audit.plan import FOREVER, AuditPlan
 from penstock.store.audit.records import FaultRun, join_run
 from penstock.store.file_io import FileMap, Files
 from penstock.store.readonly.view import MapCache
@@ -62,7 +62,8 @@ def open_tables(plan: AuditPlan, maps: MapCache, index: Sequence[IndexFacts]) ->
         if file is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(facts.path))
         table = ItemTable(file.map, plan.geometry, facts.count, in_order=facts.in_order)
-        table.count = table.find(plan.index_limit)
+        if plan.index_limit < FOREVER:
+            table.count = table.find(plan.index_limit)
         tables.append(table)
     return tables
 

@@ -36,7 +36,7 @@ from penstock.store.damage import DamagedRange, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import read_state
 from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.layout import Layout, path_below
 from penstock.store.readonly.geometry import NumberedFile, StoreFiles, infer_sizes, list_store
 from penstock.store.readonly.view import FilesView, MapCache
 from penstock.store.settings import Settings
@@ -105,7 +105,7 @@ class AuditPlan(msgspec.Struct, frozen=True):
         return AuditLogReader(FilesView(self.layout.commit_log, self.log_file_size, maps), self.settings.delay_levels)
 
     def open_queue(self, maps: MapCache, name: QueueName) -> QueueUnits:
-        files = FilesView(self.layout.consume_queue.joinpath(name[0], str(name[1])), self.queue_file_size, maps)
+        files = FilesView(path_below(self.layout.consume_queue, *name), self.queue_file_size, maps)
         return QueueUnits(files, self.queues.get(name, NO_FILES))
 
     def log_path(self, offset: int) -> Path:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 Longs = npt.NDArray[np.int64]
+_MAX_LONG = 2**63 - 1
 
 
 class RangeTable:
@@ -25,7 +26,7 @@ class RangeTable:
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
         self.ranges = sorted(ranges)
         self._begins = np.array([begin for begin, _ in self.ranges], np.int64)
-        self._ends = np.array([end for _, end in self.ranges], np.int64)
+        self._ends = np.array([min(end, _MAX_LONG) for _, end in self.ranges], np.int64)
         self.messages = [0] * len(self.ranges)
         """How many messages were lost in each range, as far as the queues show."""
 

@@ -23,6 +23,7 @@ from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import FOREVER, NO_FILES, AuditPlan
 from penstock.store.audit.queue_coverage import CoveredRun, Longs, QueueCover, QueueName, RangeTable, union, without
 from penstock.store.file_io import Files
+from penstock.store.layout import path_below
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.readonly.view import MapCache
 
@@ -219,7 +220,7 @@ class _QueueAudit:
         self._log = log
         self._is_configured = is_configured
         self._shape = plan.queues.get(name, NO_FILES)
-        self._folder = plan.layout.consume_queue / name[0] / str(name[1])
+        self._folder = path_below(plan.layout.consume_queue, *name)
         self._units = plan.open_queue(maps, name)
         self._findings: list[Finding] = []
         self._records, missed = self._current_records(cover)

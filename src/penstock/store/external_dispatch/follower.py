@@ -32,7 +32,7 @@ from penstock.store.dispatch import Dispatcher
 from penstock.store.external_dispatch.coordination import DispatchMark, MarkFile, built_position
 from penstock.store.file_io import Files
 from penstock.store.index import Index, IndexFile
-from penstock.store.layout import Layout
+from penstock.store.layout import Layout, path_below
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.retention.derived import DerivedCleaner, Dropper
@@ -73,7 +73,7 @@ def open_new_queue(
 
     Returns None if the queue has no file, or only files of a deleted topic. `deleted`: as in `load_queue`.
     """
-    folder = queues.folder / topic / str(queue_id)
+    folder = path_below(queues.folder, topic, queue_id)
     names = [name for name in files.names(folder) if _DATA_NAME.fullmatch(name)]
     if not names or files.size(folder / names[0]) != queues.file_size:
         return None

@@ -27,7 +27,7 @@ from penstock.format.queue_unit import UNIT_SIZE
 from penstock.format.scan_rows import Reason
 from penstock.store.dispatch_state import FileSizes, read_state
 from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.layout import Layout, path_below
 from penstock.store.settings import Settings
 
 _DATA_NAME = re.compile(r"[0-9]{20}")
@@ -86,7 +86,7 @@ def _list_queues(files: Files, parent: Path) -> tuple[dict[tuple[str, int], Data
     queues: dict[tuple[str, int], DataFolder] = {}
     foreign: list[Path] = []
     for topic in _names(files, parent):
-        folder = parent / topic
+        folder = path_below(parent, topic)
         if not files.is_folder(folder):
             foreign.append(folder)
             continue

@@ -28,6 +28,7 @@ from penstock.store.audit.queue_coverage import CoveredRun
 from penstock.store.derive import Keys
 from penstock.store.file_io import FileMap, Files, zero_from
 from penstock.store.index import IndexFile, header_after
+from penstock.store.layout import path_below
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.readonly.view import FilesView
 from penstock.store.rebuild.plan import RebuildPlan
@@ -103,7 +104,7 @@ def build_index_file(plan: RebuildPlan, files: Files, part: IndexFilePlan) -> st
         try:
             table.sync()
             files.make_folder(plan.index)
-            files.rename(path, plan.index / part.name)
+            files.rename(path, path_below(plan.index, part.name))
             files.sync_folder(plan.index)
         except OSError as error:
             raise disk_refused("cannot complete an index file", path, 0, error) from error
@@ -177,7 +178,7 @@ class _QueueCompletion:
         self._io = files
         self._log = log
         self._queue = queue
-        self._folder = plan.queues / queue.topic / str(queue.queue_id)
+        self._folder = path_below(plan.queues, queue.topic, queue.queue_id)
         self._file_size = plan.task.queue_file_size
 
     def run(self) -> Path | None:

@@ -1,7 +1,8 @@
 """Scans the log, or a range of it, with every CRC: finds where it ends, and which ranges hold no valid record.
 
 A start applies the same rules (`log_walk.py`) to fewer files. Invalid bytes are damage if a valid record or filler
-follows, in the same file or in a later one. Otherwise they are the log's tail; a start truncates it.
+follows, in the same file or in a later one. Otherwise they are the log's tail; a start truncates it. `scan_log_range`
+doubts no record: a rebuild of a store that crashed ends with a start, which does.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from penstock.format.kernels import Rows
 from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, hidden_record, scan
 from penstock.format.scan_rows import Reason
 from penstock.store.audit.records import DAY_MS, EARLIEST_MS
+from penstock.store.log_walk import NO_DOUBT, Doubt
 from penstock.store.mapped_file import MappedFile
 from penstock.store.rebuild.report import Progress, no_progress
 
@@ -102,14 +104,15 @@ def scan_log(
     on_rows: OnRows = lambda data, rows: None,
     has_units: HasUnits = lambda begin, end: False,
     cuts: Sequence[int] = (),
+    doubt: Doubt = NO_DOUBT,
     now: int = 2**62,
     progress: Progress = no_progress,
 ) -> LogScan:
     """Scans all files once. `topics`: the table of the topic ids in the rows that `on_rows` gets.
 
     `has_units`: decides whether records inside a filler are messages. `cuts`: sorted positions where missing bytes
-    begin; a record across such a position is not valid. `now`: in ms; store times more than a day later are
-    impossible.
+    begin; a record across such a position is not valid. `doubt`: which records may have lost a sector. `now`: in ms;
+    store times more than a day later are impossible.
     """
     begin = files[0].from_offset if files else 0
     total = sum(file.size for file in files)
@@ -119,7 +122,7 @@ def scan_log(
         progress("walk the log", int(rows["physical_offset"][-1]) - begin, total)
 
     known = kernels.TopicTable() if topics is None else topics
-    walk = _Walk(LogScan(begin, begin), known, report_rows, has_units, cuts, now + DAY_MS)
+    walk = _Walk(LogScan(begin, begin), known, report_rows, has_units, cuts, doubt, now + DAY_MS)
     for file in files:
         walk.walk(file.map.view, file.from_offset, 0, file.size)
     walk.result.damage = merged(walk.result.damage)
@@ -142,7 +145,8 @@ def scan_log_range(
     whether it has a later one (see `format/scan.py`).
     """
     result = LogScan(base + start, base + start)
-    walk = _Walk(result, kernels.TopicTable(), lambda data, rows: None, lambda begin, end: False, (), 2**62, take)
+    topics, no_rows, no_units = kernels.TopicTable(), lambda data, rows: None, lambda begin, end: False
+    walk = _Walk(result, topics, no_rows, no_units, (), NO_DOUBT, 2**62, take)
     walk.walk(view, base, start, stop, resync=resync, overrun=overrun)
     result.damage = merged(result.damage)
     return result
@@ -156,6 +160,7 @@ class _Walk:
         on_rows: OnRows,
         has_units: HasUnits,
         cuts: Sequence[int],
+        doubt: Doubt,
         latest: int,
         take: RecordConsumer | None = None,
     ) -> None:
@@ -164,6 +169,7 @@ class _Walk:
         self._on_rows = on_rows
         self._has_units = has_units
         self._cuts = np.array(cuts, np.int64)
+        self._doubt = doubt
         self._latest = latest
         self._take_records = take
 
@@ -208,13 +214,8 @@ class _Walk:
                     self._suspect(base, begin, end, Reason.UNWRITTEN)
                     return end - base
             elif isinstance(item, FedRecords):
-                end = item.position + item.size
-                if item.size:
-                    self._confirm_damage(0)
-                    self.result.end = end
-                if item.torn:
-                    self._suspect(base, end, end + item.torn, Reason.UNWRITTEN)
-                    return end + item.torn - base
+                self._confirm_damage(0)
+                self.result.end = item.position + item.size
             else:
                 resume = self._records_after_filler(view, base, item)
                 if resume is not None:
@@ -239,7 +240,7 @@ class _Walk:
 
     def _first_torn(self, view: memoryview, base: int, rows: Rows) -> int:
         """Returns the number of the first row that is not a whole record, or -1."""
-        torn = kernels.first_torn(view, base, rows)
+        torn = kernels.first_torn(view, base, rows, self._doubt.offset, self._doubt.since)
         starts, ends = rows["physical_offset"], rows["physical_offset"] + rows["size"]
         for cut in self._cuts[(self._cuts > starts[0]) & (self._cuts < ends[-1])].tolist():
             number = int(np.searchsorted(ends, cut, side="right"))

@@ -21,6 +21,7 @@ from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.file_io import Files
+from penstock.store.layout import path_below
 
 
 class QueueFolder:
@@ -39,7 +40,7 @@ class QueueFolder:
         """Returns the names of the selected queues, including queues whose files cannot be read."""
         names: list[QueueName] = []
         for topic in self._io.names(self._folder) if self._io.is_folder(self._folder) else ():
-            folder = self._folder / topic
+            folder = path_below(self._folder, topic)
             for name in self._io.names(folder) if self._io.is_folder(folder) else ():
                 if name.isascii() and name.isdecimal() and self._io.is_folder(folder / name):
                     names.append((topic, int(name)))
@@ -55,7 +56,7 @@ class QueueFolder:
     @contextlib.contextmanager
     def open(self, topic: str, queue_id: int) -> Iterator[ConsumeQueue | None]:
         """Opens one queue; yields None if it does not exist or its files cannot be read."""
-        queue = ConsumeQueue(self._io, self._folder / topic / str(queue_id), topic, queue_id, self._file_size)
+        queue = ConsumeQueue(self._io, path_below(self._folder, topic, queue_id), topic, queue_id, self._file_size)
         with contextlib.closing(queue):
             usable = False
             with contextlib.suppress(BadStore, OSError):

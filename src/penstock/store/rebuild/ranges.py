@@ -46,6 +46,7 @@ from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.damage import DamagedRange
 from penstock.store.derive import KEY, NO_LIMIT, Keys, key_columns
 from penstock.store.file_io import FileMap, Files
+from penstock.store.layout import path_below
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.rebuild.log_scan import (
     DamagedFileRange,
@@ -131,7 +132,7 @@ def store_units(files: Files, folder: Path, file_size: int, part: kernels.QueueP
     topic, queue_id, runs, units = part
     for run in runs:
         size = (run[1] - run[0]) * UNIT_SIZE
-        _write_units(files, folder / topic / str(queue_id), file_size, run[0] * UNIT_SIZE, units[:size])
+        _write_units(files, path_below(folder, topic, queue_id), file_size, run[0] * UNIT_SIZE, units[:size])
         units = units[size:]
 
 

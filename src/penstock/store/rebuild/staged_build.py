@@ -34,6 +34,7 @@ from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueNam
 from penstock.store.consume_queue import ConsumeQueue, Placeholders
 from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.file_io import Files
+from penstock.store.layout import path_below
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.rebuild.completion import IndexFilePlan, complete, cut_keys, grouped
 from penstock.store.rebuild.plan import RebuildPlan, RebuildSource, RebuildTask, TaskRunner, cut_log, read_plan
@@ -171,7 +172,7 @@ class StagedBuild:
     def _complete(self, plans: Mapping[QueueName, QueuePlan], parts: list[IndexFilePlan]) -> str:
         plan = self.plan
         for topic, queue_id in set(self.built_queues.names()) - plans.keys():
-            remove_all(self._io, plan.queues / topic / str(queue_id))
+            remove_all(self._io, path_below(plan.queues, topic, queue_id))
         remove_all(self._io, plan.index)
         wrong = self._run(
             functools.partial(complete, plan, self._io), [*parts, *grouped(list(plans.values()), _GROUPS)]
@@ -204,7 +205,7 @@ class StagedBuild:
                 cover.add(first, end - first, physical_first, physical_end, matched=True)
         restarts = find_restarts(covers, self.old_queues)
         for topic, queue_id in () if self._dry_run else names:
-            remove_all(self._io, self.plan.queues / topic / str(queue_id))
+            remove_all(self._io, path_below(self.plan.queues, topic, queue_id))
         totals.queues = {name: runs for name, runs in totals.queues.items() if name not in names}
         for topic, queue_id, runs, units in self._derived_again():
             kept, part_units = totals.queues.setdefault((topic, queue_id), []), units
@@ -281,7 +282,7 @@ class StagedBuild:
         moves = [self._move(place) for place in _places(queues, index)]
         swap(self._io, layout, moves)
         for topic in {topic for topic, _ in queues}:
-            self._io.remove_folder(layout.consume_queue / topic)
+            self._io.remove_folder(path_below(layout.consume_queue, topic))
         clear_staging(self._io, layout)
         kept = [move.kept if self._io.exists(layout.root / move.kept) else "" for move in moves]
         return [Rebuilt(*each, where) for each, where in zip(_described(queues, index), kept, strict=True)]

@@ -31,7 +31,7 @@ from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.damage import MISSING, DamagedRange, Quarantine, known_damage, merged_by_file, write_damage
 from penstock.store.dispatch_state import DispatchState
 from penstock.store.file_io import Files
-from penstock.store.log_walk import Walked, still_damaged, torn_records, walk_files
+from penstock.store.log_walk import NO_DOUBT, Walked, doubt_after_crash, still_damaged, torn_records, walk_files
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import (
     MAX_MISSING_IN_A_ROW,
@@ -117,6 +117,7 @@ class LogRecovery:
         self._walk_note = WalkNote(engine.io, engine.layout.walked)
         self._known: list[DamagedRange] = []
         self._known_is_garbage = False
+        self._doubt = NO_DOUBT
         self._torn: list[tuple[MappedFile, int]] = []
         """Files that hold bytes after the log's end, each with the position after its last such byte."""
         self.walked_from = 0
@@ -136,10 +137,13 @@ class LogRecovery:
         """Walks the log and changes nothing on disk. There must be at least one file."""
         noted = known_damage(self._io, self._layout.damaged)
         self._known, self._known_is_garbage = noted or [], noted is None
+        if not clean and not self._live:
+            self._doubt = doubt_after_crash(self._io, self._layout, checkpoint, state)
         start = 0 if self._known_is_garbage else self._start_file(clean, checkpoint, state)
         walked = self._walk(start, on_progress)
-        if not clean and start and checkpoint.min_timestamp > walked.newest_timestamp:
-            start = self._file_of_note(state)  # a checkpoint newer than the log proves nothing
+        if not clean and checkpoint.min_timestamp > walked.newest_timestamp:
+            start = min(start, self._file_of_note(state))  # a checkpoint newer than the log proves nothing
+            self._doubt = msgspec.structs.replace(self._doubt, since=0)
             walked = self._walk(start, on_progress)
         while start and walked.end == self._queue.files[start].from_offset:
             start -= 1  # no valid record so far: the log ends in an earlier file
@@ -156,7 +160,7 @@ class LogRecovery:
         stand_ins = [file for file in self._queue.files if is_missing_file(file)]
         damage += [DamagedRange(file.from_offset, file.size, MISSING) for file in stand_ins]
         for known in merged_by_file(self._known, self._queue.file_size):
-            damage += still_damaged(self._queue, known)
+            damage += still_damaged(self._queue, known, self._doubt)
         self.damage = [
             each for each in merged_by_file(damage, self._queue.file_size) if each.physical_offset < self.end
         ]
@@ -200,11 +204,12 @@ class LogRecovery:
         meter = ProgressMeter(on_progress, WALK, len(files) * self._queue.file_size)
         walked = self._walk_note.find(begin, files, self._check_crc)
         if walked is not None:
-            seen = (still_damaged(self._queue, each) for each in walked.damage)  # RocketMQ may have written since
+            # RocketMQ may have written since
+            seen = (still_damaged(self._queue, each, self._doubt) for each in walked.damage)
             walked = msgspec.structs.replace(walked, damage=tuple(chain.from_iterable(seen)))
             meter.add(walked.reached - begin)
             files = tuple(file for file in files if file.from_offset >= walked.reached)
-        for reached in walk_files(files, self._check_crc, meter.add, walked):
+        for reached in walk_files(files, self._check_crc, self._doubt, meter.add, walked):
             walked = reached
             self._walk_note.write(begin, walked, self._check_crc)
         assert walked is not None, "there is a log"
@@ -278,9 +283,9 @@ class LogRecovery:
 
     def _remove_torn(self, quarantine: Quarantine, report: RecoveryReport) -> None:
         """Quarantines and zeroes torn records in damaged ranges, because a later walk might read them as valid."""
-        for each in self.damage:
+        for each in () if self._doubt is NO_DOUBT else self.damage:
             file = self._queue.find(each.physical_offset)
-            if file is None or is_missing_file(file) or each in self._known:
+            if file is None or is_missing_file(file):
                 continue
             for begin, end in torn_records(file, each):
                 with file.map.view[begin:end] as record:
@@ -288,6 +293,10 @@ class LogRecovery:
                     record[:] = bytes(end - begin)
                 report.torn_bytes += end - begin
                 report.kept_aside.append(str(kept))
+                report.notes.append(
+                    f"{file.path}: the record at {file.from_offset + begin}, which no sync had covered, lost a part of "
+                    f"its topic or properties; its {end - begin} bytes were kept in {kept}"
+                )
 
     def _cut(self, quarantine: Quarantine, report: RecoveryReport) -> None:
         """Quarantines torn bytes, then zeroes them. Quarantines files after the log's end; deletes files of zeros."""

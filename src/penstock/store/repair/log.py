@@ -35,9 +35,12 @@ from penstock.format.damage_placeholder import (
 )
 from penstock.format.hosts import IPV4_HOST_SIZE, encode_host
 from penstock.format.kernels import Rows
+from penstock.store.checkpoint import CheckpointFile
 from penstock.store.damage import MISSING, DamagedRange, Quarantine, merged_by_file, read_damage, write_damage
+from penstock.store.dispatch_state import read_state
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
+from penstock.store.log_walk import NO_DOUBT, doubt_after_crash
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import FolderListing, MappedFileQueue, file_name, list_data_files
 from penstock.store.rebuild.log_scan import DamagedFileRange, HiddenRecords, LogScan, merged, scan_log
@@ -292,6 +295,12 @@ class LogRepair:
         self._layout = target.layout
         self._progress = progress
         self._known = read_damage(target.files, target.layout.damaged)
+        self._doubt = NO_DOUBT
+        if not target.closed_cleanly:
+            checkpoint = CheckpointFile(target.files, target.layout.checkpoint)
+            checkpoint.load()
+            state = read_state(target.files, target.layout.dispatched)
+            self._doubt = doubt_after_crash(target.files, target.layout, checkpoint.value, state)
         self._result = RepairedLog()
         self._sequences = QueueSequences()
         self._times = WrongTimes(target.clock())
@@ -337,6 +346,7 @@ class LogRepair:
             on_rows=self._on_rows,
             has_units=lambda begin, end: any(find_lost(queue, [(begin, end)]) for queue in self._queues),
             cuts=[each.physical_offset for each in self._known if each.reason == MISSING],
+            doubt=self._doubt,
             now=self._target.clock(),
             progress=self._progress,
         )

@@ -6,11 +6,13 @@ master's log, also after a crash. A partial record stays in memory. It is droppe
 connection starts at `end`. Only one thread may call a ReplicaLog.
 
 Bytes that are not a valid record were damaged in transit, or are damaged in the master's log. `append` refuses them
-once, with `DamagedOnTheWay`. If the bytes at the same offset are invalid again, it appends them unchanged.
+once, with `DamagedOnTheWay`. If the bytes at the same offset are invalid again, it appends them unchanged. Bytes that
+arrive after a damaged size field, or while the next valid record is looked for, are examined once, not with each piece.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -18,13 +20,16 @@ from typing import Final
 from penstock.errors import PenstockError, StoreFailed
 from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE
-from penstock.format.record_layout import is_filler, size_and_magic
+from penstock.format.record_layout import is_filler, physical_offset_of, size_and_magic
 from penstock.format.scan import next_valid, valid_rows
 from penstock.format.scan_rows import Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues
 
+_MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _MIN_RECORD: Final = 64
+_MAX_RECORD: Final = 64 << 20
+"""Bytes. No record is larger, so a larger size field is damaged."""
 _MAX_PARTIAL: Final = 8 << 20
 """Maximum number of damaged bytes kept in memory while no valid record follows them."""
 
@@ -43,9 +48,13 @@ class ReplicaLog:
     def __init__(self, log: CommitLog, wake_flush: Callable[[], object]) -> None:
         self._log = log
         self._wake_flush = wake_flush
-        self._partial = b""
+        self._partial = bytearray()
         """Bytes received after `end` that are not a whole record yet."""
         self._partial_at = 0
+        self._needed = 0
+        """How many partial bytes the record takes; 0 if that is not known. They are not examined before."""
+        self._searched = 0
+        """How many partial bytes are damaged for certain: no valid record begins in them."""
         self._is_filler = False
         """Whether the next bytes, up to the end of the file, belong to a filler."""
         self._refused_at = -1
@@ -63,7 +72,7 @@ class ReplicaLog:
 
     def drop_partial(self) -> None:
         """Drops the partial record. Must be called after a disconnect. The next bytes start at `end`."""
-        self._partial = b""
+        self._partial, self._needed, self._searched = bytearray(), 0, 0
 
     def refuse(self, reason: str) -> None:
         """From now on `append` raises StoreFailed: the store can no longer keep what it acknowledges. Thread-safe."""
@@ -91,8 +100,16 @@ class ReplicaLog:
         if offset != expected:
             raise BytesRefused(f"the master sent bytes at {offset}, but this log continues at {expected}")
         base = self._partial_at if self._partial else offset
-        data = pieces[0] if len(pieces) == 1 and not self._partial else b"".join((self._partial, *pieces))
-        self._partial = b""
+        if not self._partial and len(pieces) == 1:
+            self._append_valid(base, memoryview(pieces[0]))
+            return
+        data = self._partial
+        for piece in pieces:
+            data += piece
+        if len(data) < self._needed and (base + len(data)) % size:
+            self._partial_at = base
+            return
+        self._partial, self._needed = bytearray(), 0
         self._append_valid(base, memoryview(data))
 
     def _append_valid(self, base: int, data: memoryview) -> None:
@@ -115,12 +132,13 @@ class ReplicaLog:
             left = len(data) - at
             if reason in (Reason.STOP, Reason.FULL):
                 continue
-            if reason == Reason.BEYOND_END or left < BLANK_HEADER_SIZE:
+            size = size_and_magic(data, at)[0] if left >= BLANK_HEADER_SIZE else 0
+            if left < BLANK_HEADER_SIZE or (reason == Reason.BEYOND_END and size <= _MAX_RECORD):
                 if base + len(data) < file_end:
-                    self._keep_partial(base + at, data[at:])
+                    self._keep_partial(base + at, data[at:], needed=size)
                     return
             elif is_filler(data, at):
-                if size_and_magic(data, at)[0] != file_end - base - at:
+                if size != file_end - base - at:
                     raise BytesRefused(
                         f"a log file of the master does not end at {file_end}; mappedFileSizeCommitLog must be the "
                         "same on both sides"
@@ -136,20 +154,40 @@ class ReplicaLog:
         if self._refused_at != base + at:
             self._refused_at = base + at
             raise DamagedOnTheWay(f"the master's bytes at {base + at} are not a valid message; asking for them again")
-        following = next_valid(data, base, at + 1, len(data))
+        start = at + max(1, self._searched)
+        following = next_valid(data, base, start, len(data))
         stop = len(data) if following < 0 else following
         if following < 0 and stop - at < _MAX_PARTIAL and base + stop < file_end:
-            self._keep_partial(base + at, data[at:])
+            cut_off, size = _first_cut_off(data, base, start)
+            self._searched = cut_off - at
+            self._keep_partial(base + at, data[at:], needed=min(cut_off - at + size, _MAX_PARTIAL))
             return -1
+        self._searched = 0
         self._append(base + at, data[at:stop], whole=False)
         return stop
 
-    def _keep_partial(self, offset: int, data: memoryview) -> None:
-        self._partial_at, self._partial = offset, bytes(data)
+    def _keep_partial(self, offset: int, data: memoryview, *, needed: int = 0) -> None:
+        whole = data.obj if isinstance(data.obj, bytearray) and len(data.obj) == len(data) else bytearray(data)
+        self._partial_at, self._partial, self._needed = offset, whole, needed
 
     def _append(self, offset: int, data: memoryview, *, whole: bool = True, newest: int = 0) -> None:
         self._log.append_bytes(offset, data, whole=whole, newest=newest)
         self._wake_flush()
+
+
+def _first_cut_off(data: memoryview, base: int, start: int) -> tuple[int, int]:
+    """Returns the first position from `start` on where a record may begin that continues after the data, and its size.
+
+    The size is 0 if not enough of the record is there to know it.
+    """
+    for magic in _MAGIC.finditer(data, start + 4):
+        at = magic.start() - 4
+        if len(data) - at < _MIN_RECORD:
+            return at, 0
+        size = size_and_magic(data, at)[0]
+        if len(data) - at < size <= _MAX_RECORD and physical_offset_of(data, at) == base + at:
+            return at, size
+    return max(start, len(data) - BLANK_HEADER_SIZE + 1), 0
 
 
 def last_record(log: CommitLog, queues: ConsumeQueues) -> tuple[int, bytes] | None:

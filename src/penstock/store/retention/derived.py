@@ -20,6 +20,7 @@ from penstock.format.queue_unit import MAX_EXT_ADDRESS
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.damage import read_damage, write_damage
 from penstock.store.index import Index
+from penstock.store.layout import path_below
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.store_parts import Engine
 
@@ -105,7 +106,7 @@ class DerivedCleaner:
         return True
 
     def _delete_expired_extension(self, queue: ConsumeQueue) -> None:
-        folder = self._layout.consume_queue_ext / queue.topic / str(queue.queue_id)
+        folder = path_below(self._layout.consume_queue_ext, queue.topic, queue.queue_id)
         names = self._io.names(folder)[:-1] if self._io.is_folder(folder) else []
         lowest = self._first_extension_offset(queue) if names else 0
         for name in names:

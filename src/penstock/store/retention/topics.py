@@ -18,6 +18,7 @@ from threading import Lock
 from penstock.errors import StoreFailed
 from penstock.format.constants import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.layout import path_below
 from penstock.store.prepare import PutRefused
 from penstock.store.store_parts import Engine
 
@@ -151,7 +152,7 @@ class TopicCleaner:
             self._queues.forget(queue)
             return
         self._queues.remove(queue)
-        folder = self._layout.consume_queue_ext / queue.topic / str(queue.queue_id)
+        folder = path_below(self._layout.consume_queue_ext, queue.topic, queue.queue_id)
         if self._io.is_folder(folder):
             for name in self._io.names(folder):
                 self._io.unlink(folder / name)

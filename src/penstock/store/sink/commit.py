@@ -30,7 +30,7 @@ from penstock.format.config_tables import TopicConfig
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
 from penstock.store.config_files import ConfigFiles
 from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.layout import Layout, path_below
 from penstock.store.lock import HeldLocks, StoreLock
 from penstock.store.message_store import MessageStore
 from penstock.store.settings import FlushDiskType, Settings
@@ -74,14 +74,14 @@ def staging_folder(identity: Identity, run: str) -> str:
 
 def stage(files: Files, layout: Layout, folder: str, name: str, data: bytes | memoryview) -> StagedFile:
     """Writes a part and syncs it. Raises StoreFailed; the part then does not exist."""
-    path = layout.sink_staged / folder / f"{name}-{secrets.token_hex(8)}"
+    path = path_below(layout.sink_staged, folder, f"{name}-{secrets.token_hex(8)}")
     files.replace_bytes(path, data)
     return StagedFile(path.name, len(data), zlib.crc32(data))
 
 
 def read_part(files: Files, layout: Layout, folder: str, part: StagedFile) -> bytes:
     """Returns the content of a part. Raises CorruptData if the part has changed or is missing."""
-    path = layout.sink_staged / folder / part.name
+    path = path_below(layout.sink_staged, folder, part.name)
     try:
         data = files.read_bytes(path)
     except FileNotFoundError:
@@ -100,9 +100,10 @@ def read_part(files: Files, layout: Layout, folder: str, part: StagedFile) -> by
 
 def remove_staged(files: Files, layout: Layout, folder: str) -> None:
     """Removes the folder of one batch. Raises OSError."""
-    for name in files.names(layout.sink_staged / folder):
-        files.unlink(layout.sink_staged / folder / name)
-    files.remove_folder(layout.sink_staged / folder)
+    staged = path_below(layout.sink_staged, folder)
+    for name in files.names(staged):
+        files.unlink(path_below(staged, name))
+    files.remove_folder(staged)
 
 
 def clear_staged(files: Files, layout: Layout, identity: Identity, now: int) -> None:
@@ -111,7 +112,7 @@ def clear_staged(files: Files, layout: Layout, identity: Identity, now: int) -> 
     Callers must commit first. Raises OSError.
     """
     for folder in files.names(layout.sink_staged):
-        is_abandoned = files.modified_ms(layout.sink_staged / folder) < now - ABANDONED_MS
+        is_abandoned = files.modified_ms(path_below(layout.sink_staged, folder)) < now - ABANDONED_MS
         if is_abandoned or folder.startswith(f"{identity.key}-"):
             remove_staged(files, layout, folder)
 

@@ -25,7 +25,7 @@ import msgspec
 from penstock.errors import BadStore
 from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.layout import Layout, path_below
 
 MAX_MARKS: Final = 10_000
 
@@ -112,7 +112,7 @@ def remove_old_marks(files: Files, layout: Layout, most: int = MAX_MARKS) -> Non
 
 
 def _path(layout: Layout, identity: Identity) -> Path:
-    return layout.sink_marks / f"{identity.key}.json"
+    return path_below(layout.sink_marks, f"{identity.key}.json")
 
 
 MAX_SPANS: Final = 256

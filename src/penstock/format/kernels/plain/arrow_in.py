@@ -13,7 +13,14 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from penstock.format.constants import CRC32, MAX_PROPERTIES_LENGTH, MAX_TOPIC_LENGTH, MIN_RECORD_SIZE, RECORD_CRC
+from penstock.format.constants import (
+    CRC32,
+    MAX_PROPERTIES_LENGTH,
+    MAX_TOPIC_LENGTH,
+    MAX_ZEROS,
+    MIN_RECORD_SIZE,
+    RECORD_CRC,
+)
 from penstock.format.hosts import IPV4_HOST_SIZE
 from penstock.format.kernels.plain.record import check_room, encode_record, view_of, writable_view_of
 from penstock.format.kernels.types import (
@@ -74,6 +81,8 @@ def property_texts(
             found |= {b"DELAY": b"%d" % level, b"REAL_TOPIC": names[row["topic"]], b"REAL_QID": b"%d" % row["queue_id"]}
             row["topic"], row["queue_id"] = schedule_topic, level - 1
         text = b"\x02".join(b"%b\x01%b" % pair for pair in found.items() if pair[1])
+        if text.endswith(b"\0") or bytes(MAX_ZEROS) in text:
+            return np.empty(0, np.uint8), 0, len(texts)
         if has_record_crc:
             text = text + b"\x02" + RECORD_CRC if text else RECORD_CRC
         if len(text) > MAX_PROPERTIES_LENGTH:

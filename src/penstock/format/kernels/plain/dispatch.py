@@ -16,7 +16,6 @@ from penstock.format.kernels.plain.record import (
     TopicTable,
     checked_rows,
     examine,
-    first_torn,
     java_hash,
     view_of,
     walk,
@@ -24,7 +23,6 @@ from penstock.format.kernels.plain.record import (
 from penstock.format.kernels.types import Buffer, Ints, Longs, QueuePart, Rows, UnitRun
 from penstock.format.queue_unit import pack_unit
 from penstock.format.record_layout import physical_offset_of
-from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -135,21 +133,13 @@ class RangeBuilder:
 
     def take(
         self, data: Buffer, base: int, start: int, stop: int, checked: bool = True, most: int = _MAX_LONG
-    ) -> tuple[int, int, int, int]:
+    ) -> tuple[int, int, int]:
         """Adds the valid records that start in [start, stop), at most `most` of them.
 
-        Unless `checked`, neither their CRC is checked, nor whether they lost a sector.
-
-        Returns (position after them, Reason to end there, number of records, torn size). The torn size is the size of
-        the record at that position if it lost a sector (`first_torn`), else 0.
+        Checks their CRC if `checked`. Returns (position after them, Reason to end there, number of records).
         """
         most = min(max(stop - start, 0), most)
         rows, reached, reason = walk(data, base, start, stop, checked, self._topics, most)
-        torn, torn_size = first_torn(data, base, rows) if checked else -1, 0
-        if torn >= 0:
-            reached, reason = int(rows["physical_offset"][torn]) - base, int(Reason.UNWRITTEN)
-            torn_size = int(rows["size"][torn])
-            rows = rows[:torn]
         tag_codes(data, base, rows, self._delay_levels)
         for topic_id, queue_id, picks in group_rows(rows):
             for number in picks.tolist():
@@ -164,7 +154,7 @@ class RangeBuilder:
                 self._keys += _KEY.pack(key_hash, int(row["physical_offset"]), int(row["store_timestamp"]))
         self.records += len(rows)
         self.newest = int(rows["store_timestamp"][-1]) if len(rows) else self.newest
-        return reached, reason, len(rows), torn_size
+        return reached, reason, len(rows)
 
     def _add_unit(self, name: _QueueKey, rows: Rows, number: int) -> None:
         if name not in self._since:

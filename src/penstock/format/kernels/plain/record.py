@@ -268,12 +268,13 @@ def walk(
     return np.array(fields, dtype=ROW), at, int(reason)
 
 
-def first_torn(data: Buffer, base: int, rows: Rows) -> int:
-    """Returns the number of the first row whose topic or properties lost a sector, or -1.
+def first_torn(data: Buffer, base: int, rows: Rows, doubted_from: int = 0, doubted_since: int = 0) -> int:
+    """Returns the number of the first doubted row whose topic or properties lost a sector, or -1.
 
+    Doubted are records that end after the physical offset `doubted_from`, with a store time from `doubted_since` on.
     The CRC covers only the body. If the sectors behind a complete body never reached the disk, topic or properties are
     zero there, and the record still passes every other check. So a record counts as torn if some sector's share of its
-    topic and properties is all zero. No client writes such properties.
+    topic and properties is all zero. The store refuses such properties (`check_no_zeros`).
     """
     starts = rows["physical_offset"] - base
     ends = starts + rows["size"] - 2 * (rows["properties_length"] == 0)  # their length, 0, is not looked at
@@ -281,7 +282,8 @@ def first_torn(data: Buffer, base: int, rows: Rows) -> int:
     content = np.frombuffer(view_of(data), np.uint8)
     if len(rows) and not (int(starts.min()) >= 0 and int(ends.max()) <= len(content)):
         raise ValueError("a row is outside the data")
-    crossing = np.flatnonzero(boundaries < ends)
+    doubted = (base + starts + rows["size"] > doubted_from) & (rows["store_timestamp"] >= doubted_since)
+    crossing = np.flatnonzero((boundaries < ends) & doubted)
     suspects = crossing[(content[boundaries[crossing]] == 0) | (boundaries[crossing] + SECTOR_SIZE < ends[crossing])]
     for number in suspects.tolist():
         end = int(ends[number])
@@ -293,14 +295,22 @@ def first_torn(data: Buffer, base: int, rows: Rows) -> int:
     return -1
 
 
-def find_valid_end(data: Buffer, base: int, start: int, stop: int, check_crc: bool) -> tuple[int, int, int]:
+def find_valid_end(
+    data: Buffer,
+    base: int,
+    start: int,
+    stop: int,
+    check_crc: bool,
+    doubted_from: int = 2**63 - 1,
+    doubted_since: int = 0,
+) -> tuple[int, int, int]:
     """As `walk`, without rows: returns (position after the valid records, Reason, last record's store timestamp).
 
-    A record that lost a sector (`first_torn`) is not valid; the Reason is then UNWRITTEN. The timestamp is in
+    A doubted record that lost a sector (`first_torn`) is not valid; the Reason is then UNWRITTEN. The timestamp is in
     milliseconds, 0 if there is no record.
     """
     rows, reached, reason = walk(data, base, start, stop, check_crc, None, max(stop - start, 0))
-    torn = first_torn(data, base, rows)
+    torn = first_torn(data, base, rows, doubted_from, doubted_since)
     if torn >= 0:
         reached, reason = int(rows["physical_offset"][torn]) - base, int(Reason.UNWRITTEN)
         rows = rows[:torn]
