@@ -606,7 +606,8 @@ def prefault(out, int64_t start, int64_t stop):
     cdef Py_buffer target
     PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
     try:
-        check_room(target.len, start, stop - start)
+        if start < 0 or stop < start or stop > target.len:
+            raise ValueError(f"{start} to {stop} is outside {target.len} bytes")
         with nogil:
             write_fault(<uint8_t*>target.buf + start, <uint8_t*>target.buf + stop)
     finally:
