@@ -86,7 +86,9 @@ class DeletedTopics:
         Raises it also if a name is not a topic: a slave gets the names from its master.
         """
         if bad := [topic for topic in ends if not is_readable_topic(topic)]:
-            raise StoreFailed(f"{bad[0][:80]!r} is not a topic, so it cannot be deleted", path=self._path)
+            raise StoreFailed(
+                f"{bad[0][:80]!r} is not a topic, so it cannot be deleted; check its master", path=self._path
+            )
         self._replace({**self.ends, **ends}, self.restarts)
 
     def add_restart(self, topic: str, queue_id: int, begin: int) -> None:

@@ -25,7 +25,7 @@ def path_below(folder: Path, *names: str | int) -> Path:
     """Returns the path of nested names below a folder. Raises BadStore if a name is not the plain name of one file."""
     for name in map(str, names):
         if name in ("", ".", "..") or "/" in name or "\0" in name or len(name.encode("utf-8", "replace")) > 255:
-            raise BadStore(f"{name[:80]!r} cannot be the name of a file or folder", path=folder)
+            raise BadStore(f"{name[:80]!r} cannot be the name of a file or folder; choose another name", path=folder)
     return folder.joinpath(*map(str, names))
 
 

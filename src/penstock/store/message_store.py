@@ -381,7 +381,7 @@ class MessageStore:
         self._check_open()
         put_path = self._writer()
         if role.takes_replica_bytes and self.engine.only_appends:
-            raise BadSettings("dispatch=external: this store cannot become a slave; set dispatch=inline")
+            raise BadSettings("a store whose setting `dispatch` is external cannot become a slave; set dispatch=inline")
         try:
             while not self._try_change_role(role, put_path):
                 pass
