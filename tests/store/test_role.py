@@ -220,5 +220,5 @@ def test_a_change_that_cannot_be_made_is_refused_with_a_sentence(home: StoreHome
     store.close()
     with pytest.raises(StoreFailed, match="closed"):
         change(store, SLAVE)
-    with home.open(dispatch=Dispatch.EXTERNAL) as external, pytest.raises(BadSettings, match="dispatch=external"):
+    with home.open(dispatch=Dispatch.EXTERNAL) as external, pytest.raises(BadSettings, match="`dispatch` is external"):
         change(external, SLAVE)

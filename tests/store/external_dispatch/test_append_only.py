@@ -50,6 +50,20 @@ def test_messages_are_seen_when_the_job_has_built_their_queues(home: StoreHome) 
         assert (store.min_offset("T", 0), store.max_offset("T", 0), store.topics()) == (0, 50, ["T"])
 
 
+def test_a_reader_that_does_not_wait_builds_nothing_by_itself(home: StoreHome) -> None:
+    with home.open(**EXTERNAL) as store:
+        home.put_numbered(store, 20)
+        for _ in range(3):
+            store.try_catch_up()
+            assert store.dispatcher.position == 0, "only the job builds queues"
+            assert store.get("T", 0, 0).status is GetStatus.NO_MESSAGE_IN_QUEUE
+        with Builder.open(home.path) as builder:
+            eventually(lambda: builder.published == store.log.max_offset, "the end is published")
+            build_all(builder)
+        assert store.try_catch_up()
+        assert store.max_offset("T", 0) == 20
+
+
 def test_listeners_are_notified_as_queues_grow(home: StoreHome) -> None:
     arrivals: list[tuple[str, int, int, int]] = []
     came = threading.Event()

@@ -230,6 +230,13 @@ class ExternalDispatch(Dispatcher):
             self._refresh(mark)
         self._advanced.notify()
 
+    def try_catch_up(self) -> bool:
+        """Like `catch_up`, but returns False at once if the queues are being refreshed, or dispatch is paused."""
+        if self._turnstile.locked() or self._step_lock.locked():
+            return False
+        self.catch_up()
+        return True
+
     def _refresh(self, mark: DispatchMark) -> None:
         """Refreshes the index and the queues that have messages which are not visible yet."""
         for topic, queue_id, next_offset in self._log.next_offsets():
