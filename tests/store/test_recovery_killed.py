@@ -13,6 +13,7 @@ from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
 from penstock.store.file_io import FileMap, Files
 from penstock.store.lock import StoreLock, _locked_here
+from penstock.store.log_walk import Doubt, Walked
 from penstock.store.recovery import log as log_module
 
 SMALL = {
@@ -201,3 +202,15 @@ def test_a_walk_goes_on_where_the_one_before_was_killed(
         assert store.report.walked_from == 0
     assert not note.exists()
     assert seen(home) == seen(undisturbed)
+
+
+def test_a_walk_that_doubted_other_records_is_not_continued(home: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "EVERY_SECONDS", 0.0)
+    with home.open(**SMALL) as store:
+        home.put_numbered(store, 60)
+        files = store.log.queue.files
+        note, doubt = log_module.WalkNote(Files(), home.path / "penstock" / "walked.json"), Doubt(0, 1_600_000_000_000)
+        walked = Walked(files[1].from_offset, files[1].from_offset, 1)
+        note.write(0, walked, True, doubt)
+        assert note.find(0, files, True, doubt) == walked
+        assert note.find(0, files, True, Doubt(0, 0)) is None

@@ -31,7 +31,7 @@ from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.damage import MISSING, DamagedRange, Quarantine, known_damage, merged_by_file, write_damage
 from penstock.store.dispatch_state import DispatchState
 from penstock.store.file_io import Files
-from penstock.store.log_walk import NO_DOUBT, Walked, doubt_after_crash, still_damaged, torn_records, walk_files
+from penstock.store.log_walk import NO_DOUBT, Doubt, Walked, doubt_after_crash, still_damaged, torn_records, walk_files
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import (
     MAX_MISSING_IN_A_ROW,
@@ -57,6 +57,8 @@ class _WalkDocument(msgspec.Struct):
     begin: int
     check_crc: bool
     walked: Walked
+    doubt: Doubt = Doubt(0, 0)
+    """Every record was doubted, in notes of version 0.1."""
 
 
 class WalkNote:
@@ -67,22 +69,22 @@ class WalkNote:
         self._path = path
         self._last = time.monotonic()
 
-    def find(self, begin: int, files: Sequence[MappedFile], check_crc: bool) -> Walked | None:
+    def find(self, begin: int, files: Sequence[MappedFile], check_crc: bool, doubt: Doubt) -> Walked | None:
         """Returns the result of an earlier walk that began at or before `begin` and ended where one of `files` begins.
 
-        Returns None if there is no such walk, or if it differs in `check_crc`.
+        Returns None if there is no such walk, or if it differs in `check_crc` or `doubt`.
         """
         note = read_checksummed(self._io, self._path, _WalkDocument)
-        if note is None or note.check_crc != check_crc or note.begin > begin:
+        if note is None or (note.check_crc, note.doubt) != (check_crc, doubt) or note.begin > begin:
             return None
         starts = {file.from_offset for file in files[1:]}
         return note.walked if note.walked.reached in starts else None
 
-    def write(self, begin: int, walked: Walked, check_crc: bool) -> None:
+    def write(self, begin: int, walked: Walked, check_crc: bool, doubt: Doubt) -> None:
         """Saves the walk's state, at most once in EVERY_SECONDS. Raises StoreFailed."""
         if self._io.read_only or walked.unsure or time.monotonic() - self._last < EVERY_SECONDS:
             return
-        write_checksummed(self._io, self._path, _WalkDocument(begin, check_crc, walked))
+        write_checksummed(self._io, self._path, _WalkDocument(begin, check_crc, walked, doubt))
         self._last = time.monotonic()
 
     def remove(self) -> None:
@@ -202,7 +204,7 @@ class LogRecovery:
         files = self._queue.files[start:]
         begin = files[0].from_offset
         meter = ProgressMeter(on_progress, WALK, len(files) * self._queue.file_size)
-        walked = self._walk_note.find(begin, files, self._check_crc)
+        walked = self._walk_note.find(begin, files, self._check_crc, self._doubt)
         if walked is not None:
             # RocketMQ may have written since
             seen = (still_damaged(self._queue, each, self._doubt) for each in walked.damage)
@@ -211,7 +213,7 @@ class LogRecovery:
             files = tuple(file for file in files if file.from_offset >= walked.reached)
         for reached in walk_files(files, self._check_crc, self._doubt, meter.add, walked):
             walked = reached
-            self._walk_note.write(begin, walked, self._check_crc)
+            self._walk_note.write(begin, walked, self._check_crc, self._doubt)
         assert walked is not None, "there is a log"
         return walked
 
