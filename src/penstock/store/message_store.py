@@ -2,11 +2,9 @@
 
 `open` takes the store's lock, runs recovery and starts the background threads. `close` flushes, writes the checkpoint
 and removes the file `abort`. One process owns a store; any number of its threads may put and get. `read_only=True`
-opens a read-only view. The view runs recovery in memory, changes no byte on disk, and works while another process owns
-the store.
+opens a read-only view: it recovers in memory, changes no byte on disk, and works while another process owns the store.
 
-Read-your-writes: `get` and the other reads first dispatch confirmed messages that the dispatch thread has not processed
-yet.
+Read-your-writes: reads first dispatch the confirmed messages that the dispatch thread has not processed yet.
 
 Event loops and other callers that must not block use `append`, `try_get`, `try_look_up` and `try_catch_up`, which do
 not wait for the disk. What they cannot do at once, `read_cold` does in a thread. `watermarks.wait` calls them back once
