@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
+SERVING := .venv/.serving
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(addprefix src/penstock/format/kernels/*,.pyx .pxi .h))
 WORKERS ?= 3
 # Markers of tests that need programs of others, or hours; each has a target of its own.
 ELSEWHERE := java or node or cpp or browser or torture or slow
@@ -9,19 +11,31 @@ export PYTHONUNBUFFERED := 1
 # Bytecode is kept: the tests start hundreds of processes, each of which would compile the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run demo test test-rest test-newcomer test-peers test-browser torture sanitize check docs dist bench clean
+.PHONY: setup serving run demo test test-rest test-newcomer test-peers test-browser torture soak sanitize check docs translated dist wheels bench clean
 
+# The developers' environment, about 1.5 GB. It may follow `make run` in the same .venv.
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard $(addprefix src/penstock/format/kernels/*,.pyx .pxi .h))
+# What a broker with its console needs, under 300 MB: no Spark, no Arrow, no test tools.
+serving: $(SERVING)
+
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "penstock: Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt setuptools cython wheel
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[all]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[$(1)]'
+endef
+
+$(STAMP): $(SOURCES)
+	$(call install,all)
 	tools/ensure-java
 	@touch $@
 
-run: setup
+$(SERVING): $(SOURCES)
+	$(call install,console)
+	@touch $@
+
+run: $(if $(wildcard $(STAMP)),setup,serving)
 	$(BIN)/penstock serve
 
 # A broker is killed while a shop sells, and nothing is lost: the whole of it in two minutes, with a page of charts.
@@ -42,8 +56,8 @@ test: setup
 test-rest: setup
 	$(BIN)/python -m pytest -m "rest and not ($(ELSEWHERE))" -n $(WORKERS) --durations=15
 
-# As a newcomer would: README and quickstart in a clean clone, sdist and wheel in an empty environment, the demo with
-# Spark, and the pages whose commands serve, or run on a cluster.
+# As a newcomer would: README and quickstart in a clean clone on each Python from 3.11 to 3.13 that is installed, sdist
+# and wheel in an empty environment, the demo with Spark, and the pages whose commands serve, or run on a cluster.
 test-newcomer: setup
 	$(BIN)/python -m pytest -m slow -rs --durations=10
 
@@ -56,11 +70,20 @@ test-peers: setup
 test-browser: setup
 	$(BIN)/python -m pytest -m browser -rs tests/browser
 
-# What takes minutes to hours: a million mutated frames, kills, power losses, damage: whatever is marked `torture`. Prints
-# its seeds; PENSTOCK_SEED, PENSTOCK_ROUNDS, PENSTOCK_IMAGES, PENSTOCK_DAMAGES and PENSTOCK_FRAMES choose others, and how
-# many.
+# What takes minutes to hours: a million mutated frames, 10,000 damaged stores, kills, power losses, thousands of
+# histories of a store beside its model: whatever is marked `torture`. Another seed each time, printed, unless
+# PENSTOCK_SEED is set; PENSTOCK_ROUNDS, PENSTOCK_IMAGES, PENSTOCK_DAMAGES, PENSTOCK_FRAMES and PENSTOCK_HISTORIES
+# choose how many.
+torture: export PENSTOCK_SEED := $(or $(PENSTOCK_SEED),$(strip $(shell od -An -N3 -tu4 /dev/urandom)))
 torture: setup
-	$(BIN)/python -m pytest -m torture -s
+	@echo "PENSTOCK_SEED=$(PENSTOCK_SEED)"
+	$(BIN)/python -m pytest -m torture -s -n 2 --dist worksteal
+
+# A broker under load, killed every minute, while retention deletes and Spark reads: MINUTES of it (60). By hand: it
+# needs 1 GiB of disk and a quiet machine. Writes bench/results/soak.json and docs/explanation/soak.svg.
+MINUTES ?= 60
+soak: setup
+	$(BIN)/python -m bench soak --minutes $(MINUTES)
 
 # The kernels with AddressSanitizer and UndefinedBehaviorSanitizer: their tests and fuzzers, at most five minutes
 # (SANITIZE_SECONDS). Does nothing, and says so, without gcc's sanitizers.
@@ -73,13 +96,21 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# The documents as a site, in site/.
+# The documents as a site, in site/, with the Python API from docstrings. Open site/index.html: it needs no server.
 docs: setup
 	$(BIN)/zensical build --strict -f mkdocs.yml
+
+# After a change of an English page and of its translation: the Chinese PAGES say what the English ones say now.
+translated: setup
+	PYTHONPATH=tests $(BIN)/python -m support.translations $(PAGES)
 
 # sdist and wheel, in dist/.
 dist: setup
 	$(BIN)/python -m build --no-isolation
+
+# sdist and manylinux wheels, in dist/: for PYTHONS, or for each version from 3.11 to 3.13 that is installed.
+wheels: setup
+	$(BIN)/python tools/build_wheels.py $(addprefix --python ,$(PYTHONS))
 
 bench: setup
 	$(BIN)/python -m bench

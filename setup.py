@@ -11,7 +11,7 @@ try:
 except ImportError:  # without Cython the plain kernels are used
     extensions = []
 else:
-    sources = runpy.run_path(f"{KERNELS}/sources.py")
+    sources = runpy.run_path(f"{KERNELS}/source_fingerprint.py")
     extensions = cythonize(
         [
             Extension(

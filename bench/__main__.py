@@ -26,6 +26,7 @@ from bench.recovery import RecoverySuite
 from bench.replication import ReplicationSuite
 from bench.report import Report, as_table, fill_page
 from bench.run import Options, Suite, run
+from bench.soak import CHART_FILE, JSON_FILE, NEED, SoakPlan, save, soak, summary
 from bench.spark import SparkSuite
 from bench.store import StoreSuite
 from bench.workspace import GIB, BenchFailed
@@ -100,6 +101,9 @@ def command_of_trees(suite: type[CompareSuite | ColdSuite]) -> Callable[..., int
         context: typer.Context,
         before: Annotated[Path, typer.Option(metavar="TREE", help="The source tree before a change, or its src.")],
         after: Annotated[Path, typer.Option(metavar="TREE", help="The source tree after it.")],
+        changes: Annotated[
+            list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the tree after it.")
+        ] = None,
         quick: Quick = False,
         rounds: Rounds = _ROUNDS,
         only: Only = "",
@@ -107,7 +111,7 @@ def command_of_trees(suite: type[CompareSuite | ColdSuite]) -> Callable[..., int
         folder: Folder = None,
     ) -> int:
         options = Options(quick, rounds, names_of(only), folder, command=context.obj)
-        report = measured(suite(before, after), options)
+        report = measured(suite(before, after, dict(each.split("=", 1) for each in changes or ())), options)
         if json is not None:
             report.save(json)
         return show(report)
@@ -117,6 +121,32 @@ def command_of_trees(suite: type[CompareSuite | ColdSuite]) -> Callable[..., int
 
 for trees in (CompareSuite, ColdSuite):
     app.command(trees.name, help=trees.summary)(command_of_trees(trees))
+
+
+@app.command(
+    "soak", help="A broker under load for an hour, killed every minute, while retention deletes and Spark reads."
+)
+def command_of_soak(
+    context: typer.Context,
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = SoakPlan().minutes,
+    kill_every: Annotated[float, typer.Option(min=1, help="Seconds between two kills.")] = SoakPlan().kill_every_s,
+    rate: Annotated[int, typer.Option(min=1, help="Messages a second.")] = SoakPlan().rate,
+    keep: Annotated[int, typer.Option(min=2, help="Log files of 4 MiB that stay.")] = SoakPlan().keep_files,
+    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Have Spark read the live store.")] = True,
+    json: Annotated[Path, typer.Option(metavar="FILE", help="Where the result goes.")] = JSON_FILE,
+    chart: Annotated[Path, typer.Option(metavar="FILE", help="Where the chart goes.")] = CHART_FILE,
+    folder: Folder = None,
+) -> int:
+    plan = SoakPlan(minutes=minutes, rate=rate, kill_every_s=kill_every, keep_files=keep, spark=spark)
+    print(
+        f"bench soak: {minutes:g} minutes, up to {NEED / GIB:.1f} GiB of disk, in a temporary folder that is removed "
+        "afterwards",
+        file=sys.stderr,
+    )
+    result = soak(plan, folder, context.obj, lambda step: print(step, file=sys.stderr, flush=True))
+    save(result, json, chart)
+    print(*summary(result), sep="\n")
+    return 1 if result.findings else 0
 
 
 def names_of(only: str) -> tuple[str, ...]:

@@ -52,8 +52,8 @@ class ColdSuite:
     summary = "Latency of a producer beside a consumer of messages that are not in memory, for two source trees."
     sides = ("After", "Before")
 
-    def __init__(self, before: Path, after: Path) -> None:
-        self._trees = {OURS: Tree.find(after), BEFORE: Tree.find(before)}
+    def __init__(self, before: Path, after: Path, changes: dict[str, object] | None = None) -> None:
+        self._trees = {OURS: Tree.find(after, changes), BEFORE: Tree.find(before)}
 
     def need(self, quick: bool) -> int:
         return 1536 * MIB
@@ -92,7 +92,7 @@ class ColdSuite:
         return found
 
     def _turn(self, tree: Tree, folder: Path, topics: int, sizes: Sizes) -> Run:
-        broker = PenstockBroker(folder / "broker", dict(_SETTINGS), tree.program(), tree.environment())
+        broker = PenstockBroker(folder / "broker", {**_SETTINGS, **tree.changes}, tree.program(), tree.environment())
         try:
             broker.start()
             load = partial(generate, port=broker.port, body=_BODY)

@@ -359,7 +359,7 @@ class Places:
             from pyspark.sql.pandas.types import to_arrow_schema
 
             from bench.ready_source import save_batch
-            from penstock.pipeline.rows import RowShape
+            from penstock.pipeline.source_rows import RowShape
 
             options, schema = self._options(wanted), self._schema(wanted)
             tasks = plan_batch(options)

@@ -6,8 +6,11 @@ that no worker has much left to do at the end; the durations are in pytest's cac
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +33,7 @@ settings.load_profile("penstock")
 _DURATIONS = "penstock/durations"
 _ONE_SESSION = ("tests/spark", "tests/console")
 """Folders whose tests share something that takes long to start, so one worker runs them all."""
+_LOG_LEVEL = logging.getLogger().level
 _MEMORY = Path("/dev/shm")
 _ROOM_IN_MEMORY = 6 << 30
 
@@ -39,6 +43,20 @@ def kernels_name(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs the test on both twins of the kernels: on the plain one in `make test-rest`."""
     with running_on(request.param):
         yield request.param
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Takes back what a test has set up for the whole process: `serve` and `console` configure logging."""
+    root, hooks = logging.getLogger(), (sys.excepthook, threading.excepthook)
+    yield
+    for handler in root.handlers[:]:
+        if type(handler) is logging.StreamHandler:  # pytest's own are of other classes
+            root.removeHandler(handler)
+    root.setLevel(_LOG_LEVEL)
+    if (sys.excepthook, threading.excepthook) != hooks:
+        sys.excepthook, threading.excepthook = hooks
+        logging.captureWarnings(False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.units import format_count, format_duration, format_rate, format_size, format_time, parse_time
+from penstock.human_units import format_count, format_duration, format_rate, format_size, format_time, parse_time
 
 
 @pytest.mark.parametrize(

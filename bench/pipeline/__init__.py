@@ -333,6 +333,6 @@ def rebuild_on_spark(spark: SparkSession, path: str, pairs: list[str]) -> dict[s
 
 
 def _where(path: str, settings: list[str]) -> Any:
-    from penstock.pipeline.jobs.framework import JobInput
+    from penstock.pipeline.jobs.job_input import JobInput
 
     return JobInput(stores=(path,), settings=tuple(settings))

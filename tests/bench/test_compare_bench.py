@@ -48,6 +48,15 @@ def test_a_turn_that_fails_leaves_the_rows_without_figures(tmp_path: Path, monke
 
 
 @needs_kernels
+def test_a_setting_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = ["compare", "--before", str(PROJECT), "--after", str(PROJECT), "--quick", "--rounds", "1"]
+    only = ["--only", "put-128b", "--dir", str(tmp_path)]
+    assert main([*both, *only, "--set", "enabledAppendPropCRC=true"]) == 0
+    assert main([*both, *only, "--set", "noSuchSetting=true"]) == 1
+    assert "noSuchSetting" in capsys.readouterr().out
+
+
+@needs_kernels
 def test_put_get_send_and_pull_are_measured_on_both_trees(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     tree = str(PROJECT)

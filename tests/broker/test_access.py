@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
-from support.brokers import WAIT_S, BrokerHome, RawClient, RunningBroker, Signer, ok, pull_arguments, send_arguments
+from support.brokers import (
+    AT_ONCE,
+    WAIT_S,
+    BrokerHome,
+    RawClient,
+    RunningBroker,
+    Signer,
+    asked,
+    make_round,
+    ok,
+    pull_arguments,
+    send_arguments,
+    send_half,
+)
 from support.loopback import until
 
 from penstock.broker.access import Access
@@ -189,6 +204,37 @@ def test_a_transaction_is_ended_by_who_may_send_to_its_topic(home: BrokerHome, r
     run(check())
 
 
+def test_a_half_message_is_shown_only_to_who_may_send_to_its_topic(home: BrokerHome, run: Run, controlled: Any) -> None:
+    async def check() -> None:
+        async with home.running(**controlled, **AT_ONCE) as broker:
+            nothing, producer = await client_of(broker, "nothing"), await client_of(broker, "producer")
+            await send_half(producer)
+            ok(await nothing.heartbeat("thief", produces=("PID_test",)))
+            broker.store.catch_up()
+            assert await make_round(broker) == 1  # nobody may be asked
+            broker.store.catch_up()
+            ok(await producer.heartbeat("p", produces=("PID_test",)))
+            assert await make_round(broker) == 1
+            assert b"paid" in (await asked(producer)).body
+            ok(await nothing.heartbeat("thief"))
+            assert nothing.asked.empty()
+
+    run(check())
+
+
+def test_only_the_clusters_own_reply_topic_is_open_to_all(home: BrokerHome, run: Run, controlled: Any) -> None:
+    async def check() -> None:
+        async with home.running(**controlled) as broker:
+            nothing = await client_of(broker, "nothing")
+            for topic in ("other_REPLY_TOPIC", "_REPLY_TOPIC"):
+                reply = await nothing.ask(RequestCode.SEND_REPLY_MESSAGE, b"x", **send_arguments(topic))
+                refused(reply, f"PUB on topic '{topic}'")
+            own = send_arguments("DefaultCluster_REPLY_TOPIC")
+            refused(await nothing.ask(RequestCode.SEND_REPLY_MESSAGE, b"x", **own), "does not name a client")
+
+    run(check())
+
+
 def test_every_administrative_request_needs_an_administrator(home: BrokerHome, run: Run, controlled: Any) -> None:
     """Also of callers on this machine, which all of these are."""
 
@@ -245,6 +291,28 @@ def test_the_file_is_read_again_when_it_changes(
     assert caplog.text.count("the accounts are unchanged") == 2
     assert "reloaded the access file" in caplog.text
     assert SECRET not in caplog.text
+
+
+def test_a_changed_file_that_cannot_be_read_for_a_moment_is_read_later(
+    home: BrokerHome, run: Run, controlled: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path: Path = controlled["acl_file"]
+
+    async def check() -> None:
+        async with home.running(**controlled) as broker:
+            access = broker.broker.access
+            assert access is not None
+            path.write_text("accounts: [{accessKey: newcomer, secretKey: secret-of-newcomer}]")
+            with monkeypatch.context() as no_descriptor:
+                no_descriptor.setattr(Path, "open", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+                access.reload_if_changed()
+                access.reload_if_changed()
+            assert "newcomer" not in access.accounts.by_key
+            access.reload_if_changed()
+            assert list(access.accounts.by_key) == ["newcomer"]
+
+    run(check())
+    assert caplog.text.count("Too many open files") == 1
 
 
 def test_a_change_is_noticed_by_itself(home: BrokerHome, run: Run, controlled: Any) -> None:

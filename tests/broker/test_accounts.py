@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.accounts import ANY, PUB, SUB, Accounts, matcher
+from penstock.broker.access_file import ANY, PUB, SUB, Accounts, matcher
 from penstock.errors import BadSettings
 
 FILE = """

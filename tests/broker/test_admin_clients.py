@@ -58,6 +58,8 @@ def test_the_producers_of_a_group_and_of_all(home: BrokerHome, run: Run) -> None
             reply = ok(await client.ask(RequestCode.GET_ALL_PRODUCER_INFO))
             data = ProducerTableInfo.from_bytes(reply.body).data
             assert data.keys() == {"PID", "PID_2"}
+            host, port = client.connection.local
+            assert data["PID"][0].remote_ip == f"/{host}:{port}"
             assert abs(broker.state.clock() - data["PID"][0].last_update_timestamp) < 60_000
 
     run(check())

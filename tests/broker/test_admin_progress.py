@@ -115,12 +115,20 @@ def test_a_look_at_the_units_of_a_queue(home: BrokerHome, run: Run) -> None:
             body = QueryConsumeQueueResponseBody.from_bytes(reply.body)
             assert (body.min_queue_index, body.max_queue_index) == (0, 2)
             assert [unit.tags_code for unit in body.queue_data] == [ord("a"), ord("b")]
-            assert [unit.eval for unit in body.queue_data] == [True, True]
+            assert [unit.eval for unit in body.queue_data] == [False, False]
+            assert body.filter_data == "CID@orders is not online!"
+            for group in ({}, {"consumerGroup": ""}):
+                alone = {name: value for name, value in asked.items() if name != "consumerGroup"}
+                reply = ok(await client.ask(RequestCode.QUERY_CONSUME_QUEUE, **alone, **group))
+                body = QueryConsumeQueueResponseBody.from_bytes(reply.body)
+                assert [unit.eval for unit in body.queue_data] == [False, False], "no group selects it"
+                assert body.filter_data is None
             for expression, kind in (("b", "TAG"), ("n = 'b'", "SQL92")):
                 await client.heartbeat("me", consumes={"CID": {"orders": expression}}, expression_type=kind, version=9)
                 reply = ok(await client.ask(RequestCode.QUERY_CONSUME_QUEUE, **asked))
                 body = QueryConsumeQueueResponseBody.from_bytes(reply.body)
                 assert [unit.eval for unit in body.queue_data] == [False, True], kind
+                assert body.filter_data == "null"
                 client.connection.close()
                 client = await broker.client()
             reply = ok(await client.ask(RequestCode.QUERY_CONSUME_QUEUE, **{**asked, "index": 1, "count": 1}))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.brokers import BrokerHome, RawClient, ok
+from support.brokers import HALF, BrokerHome, RawClient, ok, send_half
 from support.loopback import until
 
+from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.format.message_id import decode_message_id
 from penstock.protocol.bodies.admin import KVTable
-from penstock.protocol.bodies.stats import COUNTERS_KEY, BrokerCounters, BrokerStatsData
+from penstock.protocol.bodies.stats import COUNTERS_KEY, PUT_LATENCIES_KEY, BrokerCounters, BrokerStatsData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.store import Message, PutStatus
 from penstock.store.message import PutResult
@@ -18,7 +19,6 @@ from penstock.store.message import PutResult
 if TYPE_CHECKING:
     from broker.conftest import Run
 
-LATENCIES = "putMessageDistributeTime"
 WANTED = """
     brokerVersionDesc brokerVersion msgPutTotalTodayNow msgPutTotalTodayMorning msgPutTotalYesterdayMorning
     msgGetTotalTodayNow msgGetTotalTodayMorning msgGetTotalYesterdayMorning sendThreadPoolQueueSize
@@ -102,6 +102,51 @@ def test_refused_requests_are_counted_by_their_code(home: BrokerHome, run: Run) 
     run(check())
 
 
+def test_an_idle_broker_shows_no_load_however_many_pulls_wait(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            client = await broker.client()
+            ok(await client.send("orders"))
+            pull = client.hold("orders", 1)
+            await until(lambda: len(broker.broker.held) == 1)
+            table = KVTable.from_bytes(ok(await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+            queues = [name for name in table if "Queue" in name and name.endswith("Size")]
+            assert sorted(queues) == [
+                "EndTransactionQueueSize",
+                "pullThreadPoolQueueSize",
+                "queryThreadPoolQueueSize",
+                "sendThreadPoolQueueSize",
+            ]
+            assert {table[name] for name in queues} == {"0"}
+            assert all(int(table[name]) > 0 for name in table if name.endswith("QueueCapacity"))
+            assert "EndTransactionThreadPoolQueueCapacity" in table
+            assert table["heldPulls"] == "1"
+            ok(await client.send("orders"))
+            ok(await pull)
+
+    run(check())
+
+
+def test_delayed_and_half_messages_count_under_their_system_topic_as_well(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        for _ in range(2):  # what an earlier run has stored does not count
+            async with home.running() as broker:
+                client = await broker.client()
+                for _ in range(3):
+                    ok(await client.send("orders", properties={"DELAY": "18"}))
+                await send_half(client)
+                broker.store.catch_up()
+                for topic, count in ((SCHEDULE_TOPIC, 3), (HALF, 1), ("orders", 3)):
+                    asked = {"statsName": "TOPIC_PUT_NUMS", "statsKey": topic}
+                    reply = ok(await client.ask(RequestCode.VIEW_BROKER_STATS_DATA, **asked))
+                    assert BrokerStatsData.from_bytes(reply.body).stats_day.sum == count, topic
+                asked = {"statsName": "BROKER_PUT_NUMS", "statsKey": "DefaultCluster"}
+                reply = ok(await client.ask(RequestCode.VIEW_BROKER_STATS_DATA, **asked))
+                assert BrokerStatsData.from_bytes(reply.body).stats_day.sum == 4, "each once"
+
+    run(check())
+
+
 def test_latencies_are_written_with_the_class_above_all_bounds(home: BrokerHome, run: Run) -> None:
     async def check() -> None:
         async with home.running() as broker:
@@ -110,9 +155,9 @@ def test_latencies_are_written_with_the_class_above_all_bounds(home: BrokerHome,
             ok(await client.send("orders"))
             ok(await client.pull("orders"))
             table = KVTable.from_bytes(ok(await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
-            assert table["putMessageDistributeTime"].endswith(" [<=5000ms]:0 [5000ms~]:1")
+            assert table[PUT_LATENCIES_KEY].endswith(" [<=10000ms]:1 [10000ms~]:0")
             assert float(table["putMessageSeconds"]) > 7
-            assert table["getMessageDistributeTime"].endswith(" [5000ms~]:0")
+            assert table["getMessageDistributeTime"].endswith(" [10000ms~]:0")
             assert float(table["getMessageSeconds"]) > 0
             assert int(table["getMessageSizeTotal"]) == broker.store.figures().got_bytes > 0
             assert COUNTERS_KEY not in table, "they are many, and have to be asked for"

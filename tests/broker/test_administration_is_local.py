@@ -8,7 +8,7 @@ import pytest
 from support.brokers import BrokerHome, ok
 
 from penstock.broker.access import NEEDS
-from penstock.broker.core import Client
+from penstock.broker.operations import Client
 from penstock.protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ ADMINISTRATION = {
         308,
         309,
     ),
-    *(314, 315, 316, 317, 321, 323, 328, 329, 343, 345, 351, 352, 907),
+    *(314, 315, 316, 317, 321, 323, 328, 329, 343, 345, 351, 352, 907, 30_901),
 }
 CLIENTS_OWN = {10, 11, 12, 14, 15, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41, 42, 46, 310, 320, 324, 325, 361}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +24,12 @@ from support.brokers import (
     send_half,
 )
 from support.disks import SlowDisk
-from support.loopback import until
+from support.loopback import SOON_S, until
 
 from penstock.clock import now_ms
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import decode_record
+from penstock.protocol.bodies.admin import KVTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.signing import sign
@@ -266,5 +269,60 @@ def test_a_transaction_check_waits_for_the_disk_and_goes_on(home: BrokerHome, ru
             disk.start()
             assert await checking == 1
             assert decode_record((await asked(producer)).body).body == b"paid"
+
+    run(check())
+
+
+# -- while another thread dispatches -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def dispatch_held(broker: RunningBroker) -> Iterator[threading.Event]:
+    """Another thread keeps dispatch paused until the event is set; or for ten seconds, if the loop hangs by then."""
+    is_held, let_go, overdue = threading.Event(), threading.Event(), []
+
+    def hold() -> None:
+        with broker.store.dispatcher.paused():
+            is_held.set()
+            overdue.append(not let_go.wait(10))
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert is_held.wait(SOON_S)
+        yield let_go
+    finally:
+        let_go.set()
+        holder.join()
+    assert overdue == [False], "the loop waited for dispatch"
+
+
+async def loop_is_free(broker: RunningBroker, client: RawClient, stored: Command) -> None:
+    """Serves what has to look at queues, in a broker whose dispatch is behind."""
+    correction = {"topic": "orders", "compareGroup": "CID", "filterGroups": ""}
+    ok(await client.ask(RequestCode.QUERY_CORRECTION_OFFSET, **correction))
+    info = KVTable.from_bytes(ok(await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+    assert info["scheduleMessageOffset_1"] == "0,1"
+    broker.state.delayed.stop()
+    broker.state.delayed.start()
+    ok(await end(client, stored, COMMIT))
+
+
+def test_the_loop_never_waits_for_a_thread_that_dispatches(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running(store={"message_delay_level": "1h"}) as broker:
+            client = await broker.client()
+            half = await send_half(client)
+            ok(await client.send("orders", b"0", properties={"DELAY": "1"}))
+            broker.state.offsets.commit("CID", "orders", 0, 0)
+            broker.store.catch_up()
+            with dispatch_held(broker) as let_go:
+                ok(await client.send("orders", b"1", properties={"DELAY": "1"}))
+                assert broker.store.dispatcher.behind > 0
+                await loop_is_free(broker, client, half)
+                deleting = asyncio.ensure_future(client.ask(RequestCode.DELETE_EXPIRED_COMMITLOG))
+                ok(await client.send("orders", b"2"))
+                let_go.set()
+                ok(await deleting)
 
     run(check())

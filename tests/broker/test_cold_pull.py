@@ -15,7 +15,7 @@ from support.brokers import BrokerHome, RunningBroker, bodies, ok
 from support.disks import ColdFiles, SlowDisk
 from support.loopback import until
 
-from penstock.protocol.codes import ResponseCode
+from penstock.protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -165,5 +165,21 @@ def test_a_pull_during_a_pause_of_dispatch_stops_no_other_client_and_sees_every_
                 assert not waiting.done()
             assert bodies(await waiting)[0] == b"1"
             assert bodies(await held) == [b"2"]
+
+    run(check())
+
+
+def test_a_request_for_the_end_of_a_queue_during_a_pause_of_dispatch_stops_no_other_client(
+    home: BrokerHome, run: Run
+) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            slow, other = await broker.client(), await broker.client()
+            with broker.store.dispatcher.paused():
+                ok(await other.send("orders", b"0"))
+                waiting = asyncio.create_task(slow.ask(RequestCode.GET_MAX_OFFSET, topic="orders", queueId=0))
+                ok(await other.send("orders", b"1"))
+                assert not waiting.done()
+            assert ok(await waiting).ext == {"offset": "2"}
 
     run(check())

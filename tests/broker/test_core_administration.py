@@ -13,13 +13,13 @@ import pytest
 from support.brokers import BrokerHome, RunningBroker
 from support.core_clients import DONE, PlainClient, RecordedRequests
 
-from penstock.broker.access import Access, only_local
+from penstock.broker.access import Access, is_local, only_local
 from penstock.broker.admin.clients import AdminClients
 from penstock.broker.admin.groups import AdminOffsets
 from penstock.broker.admin.topics import AdminTopics
-from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import Clients, Heartbeat
-from penstock.broker.core import Core, Denied, Operation, administration
+from penstock.broker.operations import Core, Denied, Operation, administration
+from penstock.broker.saved_tables import BrokerState
 from penstock.broker.settings import BrokerSettings
 from penstock.clock import now_ms
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
@@ -258,12 +258,11 @@ def test_rights_are_checked_by_operation_and_request(tmp_path: Path) -> None:
         "- {accessKey: consumer, secretKey: very-secret, topicPerms: [orders=SUB], groupPerms: [CID=SUB]}\n"
     )
     access = Access(path)
-    core = core_of(access.admission, access.guard(NO_STORE))
+    core = core_of(access.admission(is_local), access.guard(NO_STORE))
     admin, consumer = PlainClient(account="the-admin"), PlainClient(account="consumer")
     unsigned, unknown, white = PlainClient(), PlainClient(account="unknown"), PlainClient("10.0.0.9")
     clients = (admin, consumer, unsigned, unknown, white)
     assert [may(core, "delete everything", client) for client in clients] == [True, False, False, False, True]
-    assert access.administered_from.keys() == {"127.0.0.1"}
 
     query = core.find("query offset").call
     own = QueryConsumerOffset(consumer_group="CID", topic="orders", queue_id=0)
@@ -281,4 +280,4 @@ def test_an_operation_without_a_rule_cannot_be_added_with_accounts(tmp_path: Pat
     path.write_text("accounts: [{accessKey: the-admin, secretKey: very-secret}]")
     access = Access(path)
     with pytest.raises(KeyError):
-        Core(access.admission, [access.guard(NO_STORE)]).add(Operation("something new", lambda client: None))
+        Core(access.admission(is_local), [access.guard(NO_STORE)]).add(Operation("something new", lambda client: None))

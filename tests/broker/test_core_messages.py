@@ -12,10 +12,10 @@ from support.core_clients import DONE, PlainClient, RecordedRequests
 from support.loopback import until
 
 from penstock.broker.broker import WriteGuard
-from penstock.broker.core import Core, Deferred, Denied, Operation
-from penstock.broker.outcomes import PullOutcome, SendOutcome
+from penstock.broker.operations import Core, Deferred, Denied, Operation
 from penstock.broker.request_reply import REPLY_TO_CLIENT, RequestReply
 from penstock.broker.send import SendChecks
+from penstock.broker.send_and_pull_results import PullOutcome, SendOutcome
 from penstock.format.message_id import decode_message_id
 from penstock.format.properties import encode_properties
 from penstock.format.record import decode_record

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.brokers import BrokerHome, RunningBroker, bodies, ok
+from support.core_clients import PlainClient
 from support.loopback import until
 
-from penstock.protocol.codes import ResponseCode
+from penstock.broker.filters import ALL
+from penstock.broker.long_polling import HeldPull
+from penstock.broker.send_and_pull_results import PullOutcome
+from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.store import Message
 
 if TYPE_CHECKING:
@@ -248,5 +252,26 @@ def test_only_a_message_that_an_sql_filter_wants_wakes(home: BrokerHome, run: Ru
             reply = await waiting
             assert bodies(reply) == [b"dear"]
             assert reply.ext["nextBeginOffset"] == "5"
+
+    run(check())
+
+
+def test_a_pull_whose_read_is_cancelled_before_it_began_is_refused(home: BrokerHome, run: Run) -> None:
+    async def outcome() -> PullOutcome:
+        raise AssertionError("it never began")
+
+    async def check() -> None:
+        async with home.running() as broker:
+            pulls, settled = broker.broker.held, list[object]()
+            pull = HeldPull(PlainClient(), "orders", 0, 0, ALL, lambda _pull, _last: True, 0)
+            pull.then(settled.append)
+            pulls.settle_later(pull, outcome())
+            drained = asyncio.ensure_future(pulls.drained())
+            for task in pulls._reading:
+                task.cancel()
+            await drained
+            [refusal] = settled
+            assert isinstance(refusal, Refusal)
+            assert refusal.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
     run(check())

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.brokers import BrokerHome, RawClient, ok
+from support.brokers import AT_ONCE, HALF, OP, SYSTEM_GROUP, BrokerHome, RawClient, make_round, ok, send_half
 
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.headers.pull import COMMIT_OFFSET
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -173,5 +174,32 @@ def test_offsets_survive_a_restart(home: BrokerHome, run: Run) -> None:
             ok(await update(client, 7))
         async with home.running() as broker:
             assert ok(await query(await broker.client())).ext == {"offset": "7"}
+
+    run(check())
+
+
+def test_clients_do_not_move_the_offsets_of_the_brokers_own_groups(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            client = await broker.client()
+            for topic in (HALF, OP):
+                where = {"consumerGroup": SYSTEM_GROUP, "topic": topic, "queueId": 0}
+                reply = await update(client, 10**12, **where)
+                assert reply.code == ResponseCode.NO_PERMISSION
+                await client.pull(topic, 0, consumerGroup=SYSTEM_GROUP, sysFlag=COMMIT_OFFSET, commitOffset=10**12)
+                assert broker.broker.state.offsets.query(SYSTEM_GROUP, topic, 0) == -1
+
+    run(check())
+
+
+def test_a_position_behind_the_end_does_not_end_the_checks_of_transactions(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running(**AT_ONCE) as broker:
+            client = await broker.client()
+            broker.broker.state.offsets.commit(SYSTEM_GROUP, HALF, 0, 10**12)
+            broker.broker.state.offsets.commit(SYSTEM_GROUP, OP, 0, 10**12)
+            await send_half(client)
+            broker.store.catch_up()
+            assert await make_round(broker) == 1
 
     run(check())

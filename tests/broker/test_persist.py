@@ -14,16 +14,16 @@ from support.brokers import BrokerHome
 from support.disks import FaultyFiles, refuse
 from support.loopback import until
 
-from penstock import supervision
+from penstock import task_supervision
 from penstock.broker.broker import Broker
-from penstock.broker.broker_state import Persister, SavedTable
 from penstock.broker.offsets import OffsetTable
+from penstock.broker.saved_tables import Persister, SavedTable
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadStore
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.store import MessageStore, Settings
 from penstock.store.config_files import ConfigFile
-from penstock.supervision import Supervisor
+from penstock.task_supervision import Supervisor
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -94,7 +94,7 @@ def test_a_write_that_fails_is_said_once_and_tried_again(
         assert await persister.stop()
         assert saving.on_disk() == {0: 1}
 
-    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(task_supervision, "FIRST_PAUSE_S", 0.001)
     with caplog.at_level(logging.INFO, "penstock.broker"):
         run(check())
     said = [record.getMessage() for record in caplog.records]

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from support.brokers import BrokerHome, RawClient, ok
+from support.core_clients import PlainClient
 
 from penstock.broker.queue_locks import LOCK_SECONDS, QueueLocks
 from penstock.protocol.bodies.queues import MessageQueue
@@ -50,18 +51,18 @@ def test_a_queue_belongs_to_the_client_that_locked_it_first(home: BrokerHome, ru
 
 def test_a_lock_that_is_not_renewed_ends_after_a_minute() -> None:
     now = 0.0
-    locks = QueueLocks(lambda: now)
+    locks, client = QueueLocks(lambda: now), PlainClient()
     queue = MessageQueue(broker_name="broker-a", queue_id=0, topic="T")
-    assert locks.lock("CID", "one", [queue]) == [queue]
+    assert locks.lock(client, "CID", "one", [queue]) == [queue]
     now = LOCK_SECONDS - 1
-    assert locks.lock("CID", "two", [queue]) == []
-    assert locks.lock("CID", "one", [queue]) == [queue]
+    assert locks.lock(client, "CID", "two", [queue]) == []
+    assert locks.lock(client, "CID", "one", [queue]) == [queue]
     now = 2 * LOCK_SECONDS - 2
     assert locks.owner("CID", queue) == "one"
     now = 2 * LOCK_SECONDS
     assert locks.owner("CID", queue) is None
     locks.drop_expired()
-    assert locks.lock("CID", "two", [queue]) == [queue]
+    assert locks.lock(client, "CID", "two", [queue]) == [queue]
 
 
 def test_a_lock_outlives_its_connection(home: BrokerHome, run: Run) -> None:

@@ -13,7 +13,7 @@ import pytest
 from support.brokers import WAIT_S, BrokerHome, ok
 from support.loopback import until
 
-from penstock import supervision
+from penstock import task_supervision
 from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.namesrv import NameServer
@@ -127,7 +127,7 @@ def test_a_name_server_that_comes_late_is_told_and_one_that_is_gone_harms_nobody
             await late.stop(1)
             ok(await (await broker.client()).send("orders"))
 
-    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(task_supervision, "FIRST_PAUSE_S", 0.01)
     with caplog.at_level(logging.INFO, "penstock.broker"):
         run(check())
     said = [record.getMessage() for record in caplog.records]

@@ -112,6 +112,8 @@ def test_a_send_creates_its_topic_after_the_template(home: BrokerHome, run: Run)
         ("KEYS\x01k\x02WAIT\x01true\x02TAGS\x01a", {"KEYS": "k", "TAGS": "a"}),
         ("NOWAIT\x01true\x02TAGS\x01a", {"NOWAIT": "true", "TAGS": "a"}),
         ("WAIT\x01truely", {}),
+        ("WAIT\x01true\x02TAGS\x01a\x02WAIT\x01false", {"TAGS": "a"}),
+        ("WAIT\x01true\x02NOWAIT\x01true\x02TAGS\x01a", {"NOWAIT": "true", "TAGS": "a"}),
         ("TAGS\x01a\x02CLUSTER\x01elsewhere", {"TAGS": "a"}),
         ("MYDELAY\x013", {"MYDELAY": "3"}),
         ("DELAY\x010\x02TAGS\x01a", {"DELAY": "0", "TAGS": "a"}),

@@ -53,6 +53,7 @@ def test_a_message_comes_back_delayed_in_the_retry_topic(home: BrokerHome, run: 
                 "CLUSTER": "DefaultCluster",
                 "RETRY_TOPIC": "orders",
                 "ORIGIN_MESSAGE_ID": record.msg_id,
+                "WAIT": "false",
                 "DELAY": "3",
                 "REAL_TOPIC": "%RETRY%CID",
                 "REAL_QID": "0",

@@ -8,6 +8,7 @@ import pytest
 from support.brokers import BrokerHome, RunningBroker, ok, send_arguments
 from support.stores import is_one_sentence
 
+from penstock.broker.broker import frames_note
 from penstock.format.config_tables import TopicConfig
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
@@ -211,3 +212,24 @@ def test_a_property_that_ends_with_nul_survives_a_restart(home: BrokerHome, run:
                 offset = page.next_begin_offset
 
     run(check())
+
+
+def test_a_message_may_be_as_large_as_the_setting_says_and_the_start_says_who_cannot_read_it(
+    home: BrokerHome, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check() -> None:
+        large = {"mapped_file_size_commit_log": 64 << 20, "max_message_size": 17 << 20}
+        async with home.running(store=large) as broker:
+            client = await broker.client()
+            ok(await client.send("orders", bytes((16 << 20) + 1)))
+            refused = await client.send("orders", bytes((17 << 20) + 1))
+            assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "maxMessageSize=17825792: clients read frames of at most 16777216 bytes" in caplog.text
+
+    run(check())
+
+
+def test_frames_follow_the_largest_message_up_to_a_ceiling() -> None:
+    assert frames_note(4 << 20) == frames_note(15 << 20) == ""
+    assert "takes messages" not in frames_note(127 << 20)
+    assert f"takes messages of at most {127 << 20} bytes" in frames_note(1 << 30)

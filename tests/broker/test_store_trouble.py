@@ -11,7 +11,7 @@ from support.brokers import BrokerHome, ok
 from support.disks import FaultyFiles, refuse
 from support.stores import is_one_sentence
 
-from penstock.broker.outcomes import code_of
+from penstock.broker.send_and_pull_results import code_of
 from penstock.broker.stats import StoreWatch
 from penstock.protocol.codes import ResponseCode
 from penstock.store.message import PutResult, PutStatus

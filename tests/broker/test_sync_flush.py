@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from support.brokers import BrokerHome, ok, send_arguments
 from support.disks import FaultyFiles, refuse
 from support.loopback import until
@@ -51,13 +52,15 @@ def test_a_send_is_answered_only_when_it_is_on_disk(home: BrokerHome, run: Run) 
     run(check())
 
 
-def test_who_does_not_want_to_wait_is_answered_at_once(home: BrokerHome, run: Run) -> None:
+@pytest.mark.parametrize("properties", ["WAIT\x01false\x02", "WAIT\x01true\x02TAGS\x01a\x02WAIT\x01false"])
+def test_who_does_not_want_to_wait_is_answered_at_once(home: BrokerHome, run: Run, properties: str) -> None:
     async def check() -> None:
         disk = SlowDisk()
         async with home.running(sync=True, files=disk) as broker:
             client = await broker.client()
+            ok(await client.send("orders", b"creates the topic"))
             disk.may_sync.clear()
-            ok(await client.send("orders", properties={"WAIT": "false"}))
+            ok(await client.send("orders", properties=properties))
             disk.may_sync.set()
 
     run(check())

@@ -16,8 +16,9 @@ from support.brokers import BrokerHome, RunningBroker, bodies, ok
 from support.clusters import caught_up, master, slave
 from support.loopback import until
 
-from penstock import supervision
+from penstock import task_supervision
 from penstock.broker import broker as broker_module
+from penstock.broker.access_file import Accounts
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.broker import Broker
 from penstock.broker.consumers import ClientTable
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(task_supervision, "FIRST_PAUSE_S", 0.01)
 
 
 class Planted:
@@ -110,6 +111,27 @@ def test_a_periodic_task_goes_on(
             planted.fails = True
             await noticed(broker, planted, name)
             ok(await (await broker.client()).send("orders"))
+
+    run(check())
+
+
+def test_accounts_are_reloaded_after_a_failure(
+    home: BrokerHome, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text("accounts: [{accessKey: old-account, secretKey: secret-of-first}]")
+    planted = Planted(monkeypatch, Accounts, "load")
+    planted.fails = False
+    monkeypatch.setattr(broker_module, "RELOAD_EVERY_S", 0.01)
+
+    async def check() -> None:
+        async with home.running(acl_enable=True, acl_file=path) as broker:
+            access = broker.broker.access
+            assert access is not None
+            planted.fails = True
+            path.write_text("accounts: [{accessKey: newcomer, secretKey: secret-of-newcomer}]")
+            await noticed(broker, planted, "reload of accounts")
+            await until(lambda: list(access.accounts.by_key) == ["newcomer"])
 
     run(check())
 

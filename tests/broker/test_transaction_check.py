@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from random import Random
 from typing import TYPE_CHECKING
 
 from support.brokers import (
@@ -25,11 +27,14 @@ from support.brokers import (
     pulled,
     send_half,
 )
+from support.effort import chosen_seed
 from support.loopback import until
 
+from penstock.broker.transactions import EndedHalves
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import decode_record
 from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.store import Message
 from penstock.store.running_flags import StoreFault
 
 if TYPE_CHECKING:
@@ -252,5 +257,91 @@ def test_while_the_disk_is_full_half_messages_wait(home: BrokerHome, run: Run) -
             assert await make_round(broker) == 1
             await answer(client, await asked(client), COMMIT)
             assert bodies(await pulled(broker, client, "orders")) == [b"paid"]
+
+    run(check())
+
+
+# -- what is kept in memory --------------------------------------------------------------------------------------
+
+
+def test_one_that_wants_more_time_costs_a_bit_for_each_that_ended_behind_it() -> None:
+    ended = EndedHalves()
+    tracemalloc.start()
+    try:
+        for number in range(1, 200_000):
+            ended.add(number, number - 1)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 200_000
+    assert 0 not in ended
+    assert all(number in ended for number in range(1, 200_000))
+    assert ended.first_mark == 0
+
+
+def test_the_first_mark_that_is_needed_is_never_behind_one_that_is() -> None:
+    ended, random = EndedHalves(), Random(chosen_seed())
+    marks: dict[int, int] = {}
+    begin = 0
+    for mark in range(20_000):
+        half = begin + random.randrange(20_000)
+        ended.add(half, mark)
+        marks[half] = mark
+        if not mark % 100:
+            begin += random.randrange(5_000)
+            ended.move_to(begin)
+            marks = {half: mark for half, mark in marks.items() if half >= begin}
+            assert (ended.first_mark is None) == (not marks)
+            assert not marks or (ended.first_mark is not None and ended.first_mark <= min(marks.values()))
+            assert {half for half in range(begin, begin + 20_000) if half in ended} == set(marks)
+
+
+def test_what_ended_behind_the_window_is_read_again_when_the_window_is_there() -> None:
+    ended = EndedHalves(window=10)
+    ended.add(3, 0)
+    ended.add(12, 1)
+    ended.add(11, 2)
+    assert (3 in ended, 11 in ended, 12 in ended, ended.first_mark) == (True, False, False, 0)
+    assert ended.read_again_from() is None
+    ended.move_to(4)
+    assert ended.first_mark == 1
+    assert ended.read_again_from() == 1
+    assert ended.read_again_from() is None
+
+
+def test_beyond_the_window_nobody_is_asked_and_nothing_is_lost(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running(**AT_ONCE) as broker:
+            broker.broker.transaction_check._ended = EndedHalves(window=3)
+            client = await broker.client()
+            ok(await client.heartbeat("p", produces=("PID_test",)))
+            patient = await send_half(client, b"patient", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"})
+            for number in range(8):
+                half = await send_half(client, b"%d" % number)
+                ok(await end(client, half, COMMIT))
+            await send_half(client, b"open")
+            assert await make_round(broker) == 0, "the one that is open lies behind the window"
+            assert broker.state.offsets.query(SYSTEM_GROUP, OP, 0) == 0
+            ok(await end(client, patient, COMMIT))
+            rounds = [await make_round(broker) for _ in range(4)]
+            assert sum(rounds) == 1
+            assert decode_record((await asked(client)).body).body == b"open"
+            assert client.asked.empty()
+
+    run(check())
+
+
+def test_a_mark_that_names_no_half_message_is_ignored(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running(**AT_ONCE) as broker:
+            for nonsense in (b"9" * 5000, b"999999999999", b"-1", b"x,,"):
+                assert broker.store.put(Message(OP, nonsense, tags="d")).stored
+            client = await broker.client()
+            ok(await client.heartbeat("p", produces=("PID_test",)))
+            await send_half(client, b"open")
+            assert await make_round(broker) == 1
+            assert decode_record((await asked(client)).body).body == b"open"
+            assert await make_round(broker) == 1
+            assert broker.state.offsets.query(SYSTEM_GROUP, OP, 0) >= 4
 
     run(check())

@@ -61,7 +61,7 @@ class Traffic:
 
 @pytest.fixture(scope="session")
 def console(cluster: LocalBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProcess]:
-    options = ("--store", str(cluster.store_path), "--master", "local[2]", "--conf", "spark.driver.memory=1g")
+    options = ("--store", str(cluster.store_path))
     with ConsoleProcess(cluster.namesrv, *options, folder=tmp_path_factory.mktemp("console")) as running:
         yield running
 

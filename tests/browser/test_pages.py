@@ -155,14 +155,14 @@ def test_the_store_is_a_map_of_its_files(page: Browser) -> None:
 
 
 def test_a_job_of_the_pipeline_runs_to_its_result(page: Browser) -> None:
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyarrow")
     page.open("/pipeline")
     page.click("Conditions", "[data-mark=form-search]")
     page.type("Topic", "orders")
     page.type("Text in the body", '"order": 11,')
     page.click("Start search")
-    page.until_text("running", ".p-stat .v")
     page.until_text("done", ".p-stat .v", within_s=_JOB_S)
+    page.until_text("Runs without Spark (", "[data-mark=way]")
     page.until_text("1 found", "[data-mark=results]")
     page.until_text("order_11", "[data-mark=hits]")
     page.find("[data-mark=hits] tbody a").click()  # type: ignore[union-attr]
@@ -170,10 +170,13 @@ def test_a_job_of_the_pipeline_runs_to_its_result(page: Browser) -> None:
     assert page.complaints() == []
 
 
-def test_usage_ends_in_charts(page: Browser) -> None:
+def test_usage_on_spark_ends_in_charts(page: Browser) -> None:
     pytest.importorskip("pyspark")
     page.open("/pipeline")
+    page.click("On Spark", "[data-mark=form-usage]")
     page.click("Start usage")
+    page.until_text("Runs on Spark, as the form asks for.", "[data-mark=way]")
+    page.until_text("running", ".p-stat .v")
     page.until_text("done", ".p-stat .v", within_s=_JOB_S)
     page.until_text("Bytes by topic", "[data-mark=results]")
     page.until(lambda: page.find("[data-mark=results] canvas"))

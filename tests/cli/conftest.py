@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,11 @@ T0 = 1_600_000_000_000
 PREPARED, ROLLBACK = 0x4, 0xC
 PENSTOCK = (sys.executable, "-m", "penstock.cli.main")
 ENVIRONMENT = {**os.environ, "PENSTOCK_KERNELS": kernels.active}  # a chosen twin says nothing about itself
+
+
+def hear_interrupts() -> None:
+    """For `preexec_fn`: a program that a shell has started in the background ignores interrupts, and so do its own."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Ran(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cli.conftest import ENVIRONMENT, PENSTOCK, all_verbs, run_as_process
+from cli.conftest import ENVIRONMENT, PENSTOCK, all_verbs, hear_interrupts, run_as_process
 
 from penstock import __version__
 from penstock.store import Message, MessageStore, Settings
@@ -53,13 +53,8 @@ def started(*arguments: object) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env=ENVIRONMENT,
-        preexec_fn=_hear_interrupts,
+        preexec_fn=hear_interrupts,
     )
-
-
-def _hear_interrupts() -> None:
-    """Whoever is started in the background by a shell does not."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def _assigned(function: ast.AST) -> dict[str, list[ast.expr]]:
 def sentences_in(tree: ast.Module, kinds: set[str], place: str) -> Iterator[Sentence]:
     """Those of one module."""
     seen: set[int] = set()
-    words = _words(tree)
+    words = {"did_you_mean": "did you mean", **_words(tree)}
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for function in reversed(functions):  # inner ones first
         assigned = _assigned(function)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from penstock.cli.logs import MAX_LINE, MAX_TRACE, LogFormat, log_to, one_line
+from penstock.cli.log_output import MAX_LINE, MAX_TRACE, LogFormat, LogLevel, log_to, one_line
 
 log = logging.getLogger("penstock.test")
 
@@ -43,6 +45,58 @@ def test_a_line_and_a_trace_have_a_limit(form: LogFormat) -> None:
         log.exception("request of %s failed", "x" * 1_000_000)
     assert len(stream.getvalue()) < MAX_LINE + MAX_TRACE + 300
     assert "more characters)" in stream.getvalue() or "\\u2026" in stream.getvalue()
+
+
+@pytest.mark.parametrize("form", LogFormat)
+def test_an_error_of_the_web_framework_is_one_line(form: LogFormat) -> None:
+    stream = io.StringIO()
+    log_to(stream, form, framework_traces=False)
+    for name in ("nicegui", "uvicorn.error", "penstock.console"):
+        try:
+            raise TimeoutError("JavaScript did not respond within 1.0 s")
+        except TimeoutError as error:
+            logging.getLogger(name).exception(error)
+    lines = stream.getvalue().splitlines()
+    trace = [line for line in lines[2:] if "Traceback" in line]
+    assert "JavaScript did not respond within 1.0 s (TimeoutError at " in lines[0]
+    assert "JavaScript did not respond" in lines[1]
+    assert not any("Traceback" in line for line in lines[:2])
+    assert trace, "our own errors keep theirs"
+
+
+def test_at_debug_the_web_framework_keeps_its_tracebacks() -> None:
+    stream = io.StringIO()
+    log_to(stream, level=LogLevel.DEBUG, framework_traces=False)
+    try:
+        raise TimeoutError("slow")
+    except TimeoutError as error:
+        logging.getLogger("nicegui").exception(error)
+    assert "Traceback" in stream.getvalue()
+
+
+UNCAUGHT = """
+import threading, warnings
+from penstock.cli.log_output import LogFormat, log_to, log_uncaught
+log_to(form=LogFormat.JSON)
+log_uncaught()
+def fails():
+    raise MemoryError("in a thread")
+thread = threading.Thread(target=fails, name="some-thread")
+thread.start()
+thread.join()
+warnings.warn("take care")
+raise MemoryError("in the main one")
+"""
+
+
+def test_what_nothing_caught_has_the_format_of_the_log() -> None:
+    done = subprocess.run([sys.executable, "-c", UNCAUGHT], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    thread, warning, last = map(json.loads, done.stderr.splitlines())
+    assert thread["message"] == "an unexpected error ended the thread some-thread"
+    assert "MemoryError: in a thread" in thread["trace"]
+    assert "take care" in warning["message"]
+    assert (last["level"], "in the main one" in last["trace"]) == ("critical", True)
 
 
 def test_ordinary_text_stays_as_it_is() -> None:

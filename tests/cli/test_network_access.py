@@ -32,7 +32,11 @@ def test_an_account_and_trusted_certificates_are_read_from_files(run: Run, tmp_p
     with broker(settings=settings) as b:
         create = ("topic", "create", "-t", "mine", "-n", b.namesrv)
         assert run(*create, *trust, "--account", operator).done().out.startswith("created topic mine (8 queues)")
-        assert "to UPDATE_AND_CREATE_TOPIC)" in run(*create, *trust, "--account", seller).refused()
+        assert "is for administrators" in run(*create, *trust, "--account", seller).refused()
+        listing = ("topic", "list", "-n", b.namesrv, *trust, "--account")
+        assert run(*listing, operator).done().out.splitlines()[1].startswith("mine")
+        assert run(*listing, seller, "--names").done().out == "mine\n"
+        assert "is for administrators" in run(*listing, seller).refused()
         assert "SYSTEM_ERROR from" in run(*create, *trust).refused()
         assert "Cannot reach name server" in run(*create, "--account", operator).refused()
 

@@ -68,7 +68,13 @@ def lines(ran: Ran) -> list[str]:
 @pytest.mark.parametrize(
     ("create", "names", "status", "route", "delete"),
     [
-        (("topic", "create"), ("topic", "list"), ("topic", "status"), ("topic", "route"), ("topic", "delete")),
+        (
+            ("topic", "create"),
+            ("topic", "list", "--all", "--names"),
+            ("topic", "status"),
+            ("topic", "route"),
+            ("topic", "delete"),
+        ),
         (("updateTopic",), ("topicList",), ("topicStatus",), ("topicRoute",), ("deleteTopic",)),
     ],
     ids=["ours", "mqadmin"],
@@ -79,7 +85,7 @@ def test_topics(
     made = penstock(*create, "-c", "DefaultCluster", "-t", "made", "-r", 3, "-w", 2, "-p", 6).done()
     assert made.out == f"created topic made (3/2 queues) at {b.address}\n"
     assert "made" in lines(penstock(*names))
-    assert "made" in penstock(*names, "--json").done().json
+    assert {"made", "TBW102"} <= set(penstock(*names, "--json").done().json)
     (found,) = penstock(*route, "-t", "made", "--json").done().json["queues"]
     assert (found["read_queues"], found["write_queues"], found["perm"]) == (3, 2, 6)
     assert b.address in penstock(*route, "-t", "made").done().out
@@ -91,12 +97,64 @@ def test_topics(
     assert "made" not in lines(penstock(*names))
 
 
+def test_the_list_of_topics_has_figures_and_no_system_topics(penstock: Penstock, filled: str) -> None:
+    heading, *rows = lines(penstock("topic", "list"))
+    assert heading.split() == ["topic", "queues", "messages", "in/s", "last", "message"]
+    assert next(row.split()[:3] for row in rows if row.startswith(filled)) == [filled, "4", "10"]
+    assert not any(row.startswith(("TBW102", "%RETRY%", "DefaultCluster", "rmq_sys", "SCHEDULE")) for row in rows)
+    (row,) = penstock("topic", "list", filled, "--json").done().json
+    figures = {name: row[name] for name in ("topic", "kind", "read_queues", "write_queues", "messages", "brokers")}
+    assert figures == {
+        "topic": filled,
+        "kind": "normal",
+        "read_queues": 4,
+        "write_queues": 4,
+        "messages": 10,
+        "brokers": ["broker-a"],
+    }
+    assert row["last_update_timestamp"] > 0
+    kinds = {row["topic"]: row["kind"] for row in penstock("topic", "list", "--all", "--json").done().json}
+    assert (kinds["TBW102"], kinds["DefaultCluster"]) == ("system", "system")
+    assert "no topic like none-*" in penstock("topic", "list", "none-*").done().err
+
+
+def test_a_topic_is_described(penstock: Penstock, consumed: tuple[str, PushConsumer], filled: str) -> None:
+    consumed[1].close()  # so that its offsets are stored
+    shown = penstock("topic", "describe", filled).done().out
+    for text in (filled, "read and write", "messages      10", consumed[0], "broker-a      3"):
+        assert text in shown, text
+    found = penstock("topic", "describe", filled, "--json").done().json
+    assert [each["max_offset"] for each in found["queues"]] == [3, 3, 2, 2]
+    assert found["groups"] == [{"group": consumed[0], "lag": 0}]
+    assert "did you mean" in penstock("topic", "describe", f"{filled}x").refused()
+
+
+def test_a_group_is_described(penstock: Penstock, consumed: tuple[str, PushConsumer], filled: str) -> None:
+    shown = penstock("group", "describe", consumed[0]).done().out
+    for text in (consumed[0], "CLUSTERING", filled, "PYTHON", "dead letters  0"):
+        assert text in shown, text
+    found = penstock("group", "describe", consumed[0], "--json").done().json
+    assert (filled, "*") in [(each["topic"], each["expression"]) for each in found["topics"]]
+    assert (found["settings"]["groupName"], len(found["clients"]), found["dead_letters"]) == (consumed[0], 1, 0)
+    assert "did you mean" in penstock("group", "describe", f"{consumed[0]}x").refused()
+
+
 def test_how_a_topic_is_set_and_where(penstock: Penstock, b: LocalBroker, filled: str) -> None:
     assert penstock("topic", "config", "-t", filled, "--json").done().json["broker-a"]["readQueueNums"] == 4
     assert "readQueueNums = 4" in penstock("topic", "config", "-t", filled).done().out
     assert lines(penstock("topicClusterList", "-t", filled)) == ["DefaultCluster"]
     penstock("topic", "update", "-t", filled, "-b", b.address, "--perm", 4).done()
     assert penstock("topic", "config", "-t", filled, "--json").done().json["broker-a"]["perm"] == 4
+
+
+def test_what_is_not_given_of_a_topic_stays(penstock: Penstock, b: LocalBroker) -> None:
+    assert (
+        penstock("topic", "create", "kept", "-r", 3, "-w", 2).done().out.startswith("created topic kept (3/2 queues)")
+    )
+    assert penstock("topic", "update", "kept", "--perm", 4).done().out.startswith("changed topic kept (3/2 queues)")
+    assert penstock("updateTopic", "-t", "kept", "-b", b.address, "-w", 3).done().out.startswith("changed topic kept")
+    config = penstock("topic", "config", "kept", "--json").done().json["broker-a"]
+    assert (config["readQueueNums"], config["writeQueueNums"], config["perm"]) == (3, 3, 4)
 
 
 def test_topics_with_clusters_and_groups(penstock: Penstock, consumed: tuple[str, PushConsumer], filled: str) -> None:
@@ -179,6 +237,13 @@ def test_who_is_connected_and_what_they_have(
             (client,) = penstock(*verb, "-g", "PID_here", "-t", filled, "--json").done().json
             assert (client["language"], client["version"]) == ("PYTHON", "V4_9_8")
             assert "PYTHON" in penstock(*verb, "-g", "PID_here", "-t", filled).done().out
+        for every in (("producer", "-b", b.address), ("group", "producers")):
+            clients = {each["group"]: each for each in penstock(*every, "--json").done().json}
+            assert clients["PID_here"]["client_id"] == client["client_id"]
+            assert clients["PID_here"]["address"] == client["address"]
+            assert "PID_here" in penstock(*every).done().out
+    assert "name the group" in penstock("group", "producers", "-t", filled).refused()
+    assert "goes without a group" in penstock("group", "producers", "PID_here", "-b", b.address).refused()
     for verb in (("consumerStatus",), ("group", "status")):
         (state,) = penstock(*verb, "-g", group, "--json").done().json.values()
         assert {queue["topic"] for queue in state["queues"]} >= {filled}

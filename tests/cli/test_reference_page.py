@@ -20,6 +20,9 @@ CALLS = [
     ["serve"],
     ["namesrv"],
     ["console"],
+    ["doctor"],
+    *([verb] for verb in ("verify", "usage", "search", "lag", "diff", "rebuild", "export")),
+    ["store", "search"],
     ["store", "recover"],
     ["store", "repair"],
     ["store", "rebuild"],
@@ -33,7 +36,7 @@ def section(title: str) -> str:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_every_verb_and_option_is_on_the_page(run: Run, call: list[str]) -> None:
-    about = section(f"penstock {' '.join(call)}") + section("What all")
+    about = section(f"penstock {' '.join(call)}") + section("What all") + section("What the short verbs")
     for option in re.findall(r"^  (--[a-z-]+)", run(*call, "--help").done().out, re.M):
         assert option == "--help" or f"`{option}" in about or f" {option} " in f"{about} ", option
 

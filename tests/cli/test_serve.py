@@ -5,29 +5,36 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.brokers import RawClient, bodies, ok
+from support.loopback import free_port
 
-from penstock.cli.serve import OFF, ConsoleChild
+from penstock import __version__
+from penstock.cli.console_child import OFF, ConsoleChild
 from penstock.errors import PenstockError
 from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.connection import connect
 from penstock.store import Settings
+from penstock.store.file_io import Files
 
 if TYPE_CHECKING:
     from cli.conftest import Run
 
 ANYWHERE = ("--profile", "dev", "--listen", "127.0.0.1:0", "--namesrv", "127.0.0.1:0", "--console", "off")
+WITHOUT_PROFILE = ANYWHERE[2:]
 
 
 class Served:
@@ -107,20 +114,77 @@ def with_client(address: str, act: Callable[[RawClient], Any]) -> Any:
 
 def test_it_prints_where_it_listens_serves_and_stops_on_sigterm(serve: Callable[..., Served]) -> None:
     served = serve(*ANYWHERE)
-    lines = [served.line() for _ in range(5)]
+    lines = [served.line() for _ in range(6)]
     assert lines[0].startswith("Penstock ")
     broker = lines[1].split()[1]
     name_server = lines[2].split()[2]
     assert lines[1].startswith("  broker       127.0.0.1:")
-    assert lines[3] == f"Clients connect with NAMESRV_ADDR={name_server}\n"
+    assert lines[3].startswith("  metrics      http://127.0.0.1:")
+    assert lines[4] == f"Clients connect with NAMESRV_ADDR={name_server}\n"
     route = with_client(name_server, lambda client: client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="TBW102"))
     found = TopicRouteData.from_bytes(ok(route).body)
     assert found.broker_datas[0].broker_addrs == {0: broker}
     reply = ok(with_client(broker, lambda client: client.send("orders", b"hello")))
     assert int(reply.ext["msgId"][8:16], 16) == split(broker)[1], "the id leads to this port"
     assert served.end() == 0
-    assert served.said.endswith("INFO penstock.broker: created topic orders (4 queues)\n")
-    assert served.said.count("\n") == 1
+    assert "INFO penstock.broker: created topic orders (4 queues)\n" in served.said
+
+
+def test_the_log_tells_the_life_of_a_broker(serve: Callable[..., Served], tmp_path: Path) -> None:
+    first = serve(*ANYWHERE, "--json", "--log-format", "json", "--set", "flushDiskType=SYNC_FLUSH")
+    ok(with_client(first.address()["broker"], lambda client: client.send("orders", b"hello")))
+    assert first.end(signal.SIGKILL) == -signal.SIGKILL
+    served = serve(*ANYWHERE, "--json", "--log-format", "json", "--log-level", "debug")
+    told = served.address()
+    with_client(told["broker"], lambda client: client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders"))
+    assert served.end() == 0
+    lines = [json.loads(line)["message"] for line in served.errors]
+    story = [
+        f"Penstock {__version__} starts: store {(tmp_path / 'store').absolute()}, process {served.process.pid}",
+        "settings that differ from the defaults: ",
+        "the store is recovered after an unclean end in ",
+        f"listening: broker {told['broker']} (broker-a of DefaultCluster, advertised as {told['advertised']})",
+        "connection from 127.0.0.1:",
+        "administration: delete topic topic=orders by=127.0.0.1:",
+        "SIGTERM: stopping",
+        "stopped in ",
+    ]
+    found = [[at for at, line in enumerate(lines) if line.startswith(part)] for part in story]
+    assert all(found), list(zip(story, found, strict=True))
+    order = [places[0] for places in found]
+    assert order == sorted(order)
+    changed = lines[order[1]]
+    assert "mappedFileSizeCommitLog=1048576" in changed
+    assert "flushDiskType" not in changed, "this start did not change it"
+    assert re.search(r"log of \S+ \S+ up to offset [1-9]\d*, .* topics 1$", lines[order[2]])
+
+
+def test_in_json_everything_is_an_object_even_why_it_cannot_start(serve: Callable[..., Served]) -> None:
+    served = serve(*ANYWHERE, "--log-format", "json", "--set", "noSuchSetting=1")
+    assert served.wait() == 2
+    [line] = map(json.loads, served.errors)
+    assert (line["level"], "unknown setting 'noSuchSetting'" in line["message"]) == ("critical", True)
+    first = serve(*ANYWHERE, "--json")
+    first.address()
+    second = serve(*ANYWHERE, "--log-format", "json")
+    assert second.wait() == 2
+    assert "in use" in json.loads(second.errors[-1])["message"]
+    assert first.end() == 0
+
+
+def test_the_end_of_its_terminal_is_a_clean_end_unless_it_is_ignored(serve: Callable[..., Served]) -> None:
+    served = serve(*ANYWHERE, "--json")
+    served.address()
+    assert served.end(signal.SIGHUP) == 0
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; the child inherits it
+    try:
+        ignoring = serve(*ANYWHERE, "--json")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    broker = ignoring.address()["broker"]
+    ignoring.process.send_signal(signal.SIGHUP)
+    ok(with_client(broker, lambda client: client.send("orders", b"hello")))
+    assert ignoring.end() == 0
 
 
 def test_ctrl_c_is_a_clean_end_too_and_the_store_goes_on(serve: Callable[..., Served]) -> None:
@@ -157,8 +221,16 @@ def test_what_was_acknowledged_survives_a_kill(serve: Callable[..., Served]) -> 
 
 def test_a_store_keeps_its_file_sizes_without_being_told(serve: Callable[..., Served]) -> None:
     assert serve_once(serve(*ANYWHERE, "--json")) == 0
-    without_profile = [option for option in ANYWHERE if option not in ("--profile", "dev")]
-    assert serve_once(serve(*without_profile, "--json")) == 0
+    assert serve_once(serve(*WITHOUT_PROFILE, "--json")) == 0
+
+
+def test_a_store_by_default_takes_little_of_the_disk(serve: Callable[..., Served]) -> None:
+    served = serve(*WITHOUT_PROFILE, "--json")
+    found = served.address()
+    ok(with_client(found["broker"], lambda client: client.send("orders", b"hello", properties={"KEYS": "k"})))
+    assert Files().allocated(Path(found["store"])) < 2_000_000
+    assert served.end() == 0
+    assert {path.stat().st_size for path in (Path(found["store"]) / "commitlog").iterdir()} == {1 << 30}
 
 
 def serve_once(served: Served) -> int:
@@ -170,8 +242,11 @@ def serve_once(served: Served) -> int:
     ("arguments", "words"),
     [
         (["--listen", "nowhere"], "--listen is 'nowhere'; it must be HOST:PORT"),
+        (["--namesrv", "127.0.0.1", "--listen", "127.0.0.1:0"], "--namesrv is '127.0.0.1'"),
         (["--register", "nowhere"], "namesrvAddr is 'nowhere'"),
         (["--console", "nowhere"], "--console is 'nowhere'"),
+        (["--observe-port", "nowhere"], "--observe-port is 'nowhere'; it must be PORT, HOST:PORT or off"),
+        (["--set", "observePort=65536"], "observePort is '65536'"),
         (["--profile", "prod"], "'prod'"),
         (["--set", "brokerPermission=99"], "brokerPermission is '99'"),
         (["--set", "noSuchSetting=1"], "unknown setting 'noSuchSetting'"),
@@ -186,8 +261,9 @@ def test_bad_options_are_one_sentence_and_status_2(run: Run, arguments: list[str
 def test_a_bad_address_of_the_name_server_is_said_before_the_store_is_touched(
     serve: Callable[..., Served], tmp_path: Path
 ) -> None:
-    served = serve("--namesrv", "127.0.0.1")
-    assert served.wait() == 2
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # it is said before a port is bound
+        served = serve("--namesrv", "127.0.0.1", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        assert served.wait() == 2
     assert served.said.startswith("penstock: --namesrv is '127.0.0.1'; it must be HOST:PORT")
     assert served.said.count("\n") == 1
     assert not (tmp_path / "store").exists()
@@ -198,6 +274,55 @@ def test_a_port_that_is_in_use_is_said_before_the_store_is_touched(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         served = serve("--profile", "dev", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        assert served.wait() == 2
+    assert "cannot listen" in served.said
+    assert not (tmp_path / "store").exists()
+
+
+def fetch(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_metrics_and_health_have_a_port_of_their_own_and_need_no_token(serve: Callable[..., Served]) -> None:
+    served = serve(*ANYWHERE, "--json", "--log-level", "error")
+    told = served.address()
+    ok(with_client(told["broker"], lambda client: client.send("orders", b"hello")))
+    assert fetch(f"{told['observe']}/healthz") == (200, '{"status": "ok", "why": ""}\n')
+    assert fetch(f"{told['observe']}/readyz")[0] == 200
+    status, text = fetch(f"{told['observe']}/metrics")
+    assert status == 200
+    assert re.search(r'^rocketmq_messages_in_total\{.*topic="orders".*\} 1$', text, re.MULTILINE)
+    assert served.end() == 0
+    assert served.said == ""
+
+
+def test_the_port_for_metrics_is_2_above_the_brokers_unless_it_is_chosen(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    by_default = [option for option in ANYWHERE if option != "--listen"]
+    by_default.remove("127.0.0.1:0")
+    port = free_port()
+    served = serve(*by_default, "--listen", f"127.0.0.1:{port}", "--json")
+    assert served.address()["observe"] in (f"http://127.0.0.1:{port + 2}", "")  # another process may have that port
+    assert served.end() == 0
+    off = serve(*ANYWHERE, "--json", "--observe-port", "off")
+    assert off.address()["observe"] == ""
+    assert off.end() == 0
+    chosen = serve(*ANYWHERE, "--json", "--set", "observePort=off", "--observe-port", "0")
+    assert fetch(chosen.address()["observe"] + "/healthz")[0] == 200
+    assert chosen.end() == 0
+
+
+def test_a_port_for_metrics_that_was_asked_for_and_is_in_use_is_said(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        served = serve(*ANYWHERE, "--observe-port", f"{taken.getsockname()[1]}")
         assert served.wait() == 2
     assert "cannot listen" in served.said
     assert not (tmp_path / "store").exists()

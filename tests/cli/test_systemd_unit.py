@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import configparser
+import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support import ROOT
+from support.clients import kill_with_console
 from support.documents import to_run
 from support.loopback import free_port
 
@@ -52,12 +55,12 @@ def test_its_command_serves_and_ends_cleanly_on_its_signal_in_its_time(tmp_path:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(6)]
+        lines = [process.stdout.readline() for _ in range(7)]
         assert lines[-1] == "Stop with Ctrl-C or SIGTERM.\n", lines
         process.send_signal(signal.Signals[service()["KillSignal"]])
         assert process.wait(int(service()["TimeoutStopSec"])) == exit_codes_module.OK
     finally:
-        process.kill()
+        kill_with_console(process, tmp_path / "store")
         process.communicate()
     assert not (tmp_path / "store" / "abort").exists(), "it was a clean stop"
 
@@ -88,6 +91,40 @@ def test_the_changes_on_the_page_serve_too(tmp_path: Path) -> None:
             pass
         process.terminate()
         assert process.wait(30) == exit_codes_module.OK
+
+
+def test_it_says_when_it_serves_that_it_is_alive_and_when_it_stops(tmp_path: Path) -> None:
+    found = service()
+    assert (found["Type"], found["NotifyAccess"]) == ("notify", "main")
+    assert found["TimeoutStartSec"] == "infinity", "a recovery is not cut short"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "100000"}
+        command = [*command_in(tmp_path), "--profile", "dev", "--console", "off"]
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+        ) as process:
+            try:
+                said: list[str] = []
+                while not said or "READY=1" not in said[-1]:
+                    said.append(manager.recv(4096).decode())
+                assert said[-1].startswith("READY=1\nSTATUS=serving at 127.0.0.1:")
+                assert [manager.recv(4096) for _ in range(2)] == [b"WATCHDOG=1"] * 2
+                process.send_signal(signal.SIGTERM)
+                while (last := manager.recv(4096)) == b"WATCHDOG=1":
+                    pass
+                assert last == b"STOPPING=1\nSTATUS=stopping"
+                assert process.wait(60) == exit_codes_module.OK
+            finally:
+                process.kill()
+
+
+def test_spark_jobs_of_the_console_start_under_it() -> None:
+    """Java needs memory that it writes and executes, and Spark writes to its working directory."""
+    found = service()
+    assert "MemoryDenyWriteExecute" not in found
+    assert found["WorkingDirectory"] == f"%S/{found['StateDirectory']}"
 
 
 def test_systemd_waits_longer_than_the_broker_takes_to_stop() -> None:

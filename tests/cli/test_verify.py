@@ -13,7 +13,8 @@ from support import ROOT
 from support.damage import SoundStore
 from support.faults import ALL
 
-from penstock.cli.reports import MAX_SHOWN_PER_KIND
+from penstock.cli.audit_and_rebuild_reports import MAX_SHOWN_PER_KIND
+from penstock.store import Message, MessageStore, Settings
 from penstock.store.audit.finding_kinds import KINDS
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ def test_a_sound_store_ends_with_0_and_one_line(run: Run, store: SoundStore) -> 
     assert ran.err == ""
     assert ran.out.startswith(f"{store.folder}: 0 errors, 0 notes in {records} records of ")
     assert ran.out.count("\n") == 1
+
+
+def test_it_says_how_many_records_have_their_own_crc(run: Run, tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", Settings.dev(enabled_append_prop_crc=True)) as opened:
+        assert opened.put(Message("T", b"body")).ok
+    assert " 1 record of 116 B (1 with their own CRC), " in run("store", "verify", tmp_path / "store").done().out
 
 
 def test_errors_end_with_1_and_name_file_position_messages_and_remedy(run: Run, store: SoundStore) -> None:

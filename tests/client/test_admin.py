@@ -128,6 +128,10 @@ def test_who_is_connected(run: Run, b: LocalBroker) -> None:
                 assert consumers.subscription_table["orders"].sub_string == "paid"
                 (mine,) = (await admin.groups.producers("PID", "orders")).connection_set
                 assert (mine.language, mine.client_addr.split(":")[0]) == ("PYTHON", "127.0.0.1")
+                everywhere = await admin.groups.all_producers()
+                assert [each.client_id for each in everywhere["PID"]] == [mine.client_id]
+                here = await admin.groups.all_producers(broker=b.address)
+                assert [each.client_id for each in here["PID"]] == [mine.client_id]
                 await until_true(lambda: len(consumer.assigned) == 5)
                 info = await admin.groups.running_info("CID", consumer.client_id)
                 assert {queue.topic for queue in info.mq_table} == {"orders", "%RETRY%CID"}

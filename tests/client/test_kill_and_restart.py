@@ -42,13 +42,20 @@ class Server:
         command = [*SERVE, "--store", str(self._store), "--listen", self._listen, "--namesrv", self.namesrv]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
-        assert json.loads(self._process.stdout.readline())["broker"] == self._listen
+        line = self._process.stdout.readline()
+        assert line, f"it did not start: status {self.end(signal.SIGKILL)}"
+        assert json.loads(line)["broker"] == self._listen
 
     def end(self, number: signal.Signals) -> int:
         assert self._process is not None
         with self._process:
             self._process.send_signal(number)
         return self._process.returncode
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal that does not end the process, such as SIGSTOP."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         assert self.end(signal.SIGKILL) == -signal.SIGKILL

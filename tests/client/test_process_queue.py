@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.client import Later, MessageQueue, ReceivedMessage
 from penstock.client.assignment import ProcessQueue
-from penstock.client.message_delivery import HandlerRunner
+from penstock.client.handlers import HandlerRunner
 from penstock.client.offsets import FileOffsets
 from penstock.errors import BadSettings
 from penstock.format.record import Record
@@ -84,7 +84,7 @@ def test_a_handler_that_is_a_method_a_partial_or_an_object_is_called_where_it_be
         here = threading.current_thread()
         for handler, outcome in ((Asynchronous(), None), (functools.partial(handle, "x"), Later(2)), (plain, None)):
             handling = HandlerRunner(handler, 2, 10)
-            assert await handling.run(message(0)) == outcome
+            assert await handling.run([message(0)]) == [outcome]
             handling.close()
         assert threads[:2] == [here, here]
         assert threads[2] is not here
@@ -97,7 +97,7 @@ def test_a_handler_that_is_cancelled_by_closing_is_no_failure(run: Run) -> None:
         async def wait(message: ReceivedMessage) -> None:
             await asyncio.sleep(60)
 
-        task = asyncio.create_task(HandlerRunner(wait, 1, 100).run(message(0)))
+        task = asyncio.create_task(HandlerRunner(wait, 1, 100).run([message(0)]))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

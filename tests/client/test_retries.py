@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from client.test_producer import everything
 from support.clients import Gathered
 
-from penstock.client import Later, Message, Producer, PushConsumer, PushOptions, ReceivedMessage
+from penstock.client import DeadLetter, Later, Message, Producer, PushConsumer, PushOptions, ReceivedMessage
 from penstock.client.instance import ClientInstance
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.groups import SendBack
@@ -81,7 +81,7 @@ async def dead_letters(b: LocalBroker) -> list[ReceivedMessage]:
 
 def test_a_handler_may_send_a_message_to_the_dead_letters_at_once(run: Run, b: LocalBroker) -> None:
     async def main() -> None:
-        gathered = Gathered(lambda message: Later(-1))
+        gathered = Gathered(lambda message: DeadLetter("hopeless"))
         async with PushConsumer("CID", gathered, b.namesrv, subscriptions=ORDERS):
             await send(b, b"hopeless")
             async with asyncio.timeout(30):

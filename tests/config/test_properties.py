@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.properties import format_property, parse_properties
+from penstock.config.java_properties import format_property, parse_properties
 
 
 def pairs(data: bytes) -> list[tuple[str, str]]:

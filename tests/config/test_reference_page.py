@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.page_generator import fill_page, main
+from penstock.config.reference_pages import fill_page, main
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -15,7 +15,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "reference"
 def test_the_page_is_what_the_tables_make(name: str) -> None:
     page = (PAGES / name).read_text(encoding="utf-8")
     assert "<!-- from penstock." in page
-    assert page == fill_page(page), f"update it: python -m penstock.config.page_generator docs/reference/{name}"
+    assert page == fill_page(page), f"update it: python -m penstock.config.reference_pages docs/reference/{name}"
 
 
 def test_only_what_is_between_the_marks_is_written(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import pytest
 
-from penstock.config.ignored import IGNORED, ignored_note
-from penstock.config.parser import LONG_MAX, Origin, Section, SettingTable
+from penstock.config.ignored_settings import IGNORED, ignored_note
+from penstock.config.setting_parser import LONG_MAX, Origin, Section, SettingTable
 from penstock.errors import BadSettings
 
 SIZES = Section("Sizes", Origin.PENSTOCK)

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.client.fetch import PullStatus
 from penstock.client.message import ReceivedMessage
+from penstock.client.pull_requests import PullStatus
 from penstock.console import message_search
 from penstock.console.cluster_view import ClusterView
 from penstock.console.message_search import MAX_ANSWER_BYTES, MessageSearch, body_of, describe_all

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
-from support import ROOT
 from support.clients import ORDERS, ConsoleProcess
 
 from penstock.client.admin import Admin
-from penstock.console.cluster_summary import BrokerAvailability, BrokerFigures, TopicKind, percentile, read_latency
+from penstock.console.cluster_figures import BrokerFigures, TopicKind, percentile, read_latency
 from penstock.console.cluster_view import ClusterView
-from penstock.console.health import Health, Parent, check_health
-from penstock.console.metrics import broker_metrics, counter_metrics
-from penstock.protocol.bodies.stats import BrokerCounters
+from penstock.console.health import Parent, check_health
+from penstock.console.metrics import node_figures
+from penstock.observation.metrics import BrokerAvailability, node_metrics
 
-HEALTHY = Health(state=BrokerAvailability.SERVING, ready=True, why="", brokers=[])
 NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
 
 
@@ -46,17 +43,6 @@ def test_metrics_have_rocketmq_5s_names_and_labels(client: httpx.Client) -> None
     assert ({**NODE, "state": "serving"}, 1.0) in found["penstock_broker_state"]
 
 
-def test_a_deleted_topic_and_a_reset_group_lower_no_counter() -> None:
-    """The console derives nothing from offsets: it shows what the broker has counted."""
-    counters = BrokerCounters(
-        messages_in={"gone": (7, 70)}, messages_out={"gone@g": (5, 50)}, requests_refused={"310": 2}
-    )
-    shown = {each.name: each.samples for each in counter_metrics([(broker_figures(), counters)])}
-    assert [(each.labels["topic"], each.value) for each in shown["rocketmq_messages_in"]] == [("gone", 7.0)]
-    assert [(each.labels["consumer_group"], each.value) for each in shown["rocketmq_messages_out"]] == [("g", 5.0)]
-    assert [(each.labels["request_code"], each.value) for each in shown["penstock_requests_refused"]] == [("310", 2.0)]
-
-
 def test_every_put_is_in_a_bucket_and_latencies_have_a_sum(client: httpx.Client) -> None:
     found = samples(client)
     for kind in ("put", "get"):
@@ -65,7 +51,9 @@ def test_every_put_is_in_a_bucket_and_latencies_have_a_sum(client: httpx.Client)
         assert buckets["+Inf"] == found[f"{name}_count"][0][1] > 0
         assert found[f"{name}_sum"][0][1] > 0
     slow = broker_figures(putMessageDistributeTime="[<=1ms]:6 [1ms~]:7", putMessageSeconds="9.5")
-    (put,) = [each for each in broker_metrics(HEALTHY, [slow]) if each.name == "penstock_put_latency_milliseconds"]
+    (put,) = [
+        each for each in node_metrics(True, [node_figures(slow)]) if each.name == "penstock_put_latency_milliseconds"
+    ]
     assert {each.name.rpartition("_")[2]: each.value for each in put.samples} == {
         "bucket": 13,
         "count": 13,
@@ -78,12 +66,12 @@ def test_health_is_a_gauge_and_a_reason(client: httpx.Client) -> None:
     ill = broker_figures(brokerHealth="expiry of clients: MemoryError('planted')")
     assert (ill.state, ill.is_healthy) == (BrokerAvailability.SERVING, False)
     assert ill.why == "expiry of clients: MemoryError('planted')"
-    (gauge,) = [each for each in broker_metrics(HEALTHY, [ill]) if each.name == "penstock_broker_healthy"]
+    (gauge,) = [each for each in node_metrics(True, [node_figures(ill)]) if each.name == "penstock_broker_healthy"]
     assert [each.value for each in gauge.samples] == [0.0]
 
 
 def test_ready_means_that_all_brokers_serve(client: httpx.Client) -> None:
-    assert client.get("/healthz").json() == {"status": "ok"}
+    assert client.get("/healthz").json() == {"status": "ok", "why": ""}
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["state"]) == (200, "serving")
 
@@ -131,6 +119,8 @@ def test_javas_figures_are_read_as_well_as_ours() -> None:
     )
     assert (java.put_per_second, java.flush_behind_bytes) == (12.5, 1024)
     assert (java.put_latency, java.put_latency_above, java.put_seconds) == ({0: 10, 10: 5, 4000: 1}, 0, None)
+    ours = broker_figures(putMessageDistributeTime="[<=0ms]:1", penstockPutLatencies="[<=1ms]:6 [1ms~]:7")
+    assert (ours.put_latency, ours.put_latency_above) == ({1: 6}, 7), "the finer classes, since the start"
     assert percentile(java.put_latency, 0, 0.5) == 0
     assert percentile(java.put_latency, 0, 0.99) == 4000
     assert percentile(java.put_latency, 1, 0.99) == 4001, "beyond the last bound"
@@ -143,11 +133,3 @@ def test_topics_are_told_apart_by_name() -> None:
     assert TopicKind.of("%DLQ%g") is TopicKind.DEAD_LETTERS
     assert TopicKind.of("DefaultCluster", frozenset({"DefaultCluster"})) is TopicKind.SYSTEM
     assert TopicKind.of("orders") is TopicKind.NORMAL
-
-
-def test_the_grafana_board_asks_for_metrics_that_there_are(client: httpx.Client) -> None:
-    board = (ROOT / "deploy" / "grafana" / "penstock.json").read_text(encoding="utf-8")
-    asked = set(re.findall(r"(?:rocketmq|penstock)_\w+", " ".join(re.findall(r'"expr": "(.*?)",\n', board))))
-    metrics = {*samples(client), *re.findall(r"^# TYPE (\S+)", client.get("/metrics").text, re.MULTILINE)}
-    assert len(asked) > 8
-    assert asked <= metrics

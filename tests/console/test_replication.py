@@ -6,14 +6,14 @@ import asyncio
 import time
 from pathlib import Path
 
-from prometheus_client.core import Metric
 from support.clusters import member, name_server
 from support.loopback import free_port
 
 from penstock.client.admin import Admin
 from penstock.console.cluster_view import ClusterView
-from penstock.console.metrics import replication_metrics
+from penstock.console.metrics import replication_figures
 from penstock.console.replication import BrokerReplication
+from penstock.observation.metrics import Family, replication_metrics
 from penstock.testing import broker
 
 SOON_S = 60.0
@@ -41,7 +41,7 @@ def until_followed(namesrv: str) -> list[BrokerReplication]:
         time.sleep(0.05)
 
 
-def values(families: list[Metric]) -> dict[str, list[tuple[dict[str, str], float]]]:
+def values(families: list[Family]) -> dict[str, list[tuple[dict[str, str], float]]]:
     return {family.name: [(each.labels, each.value) for each in family.samples] for family in families}
 
 
@@ -49,7 +49,7 @@ def test_a_master_without_slaves_reports_none() -> None:
     with broker({"orders": 1}) as running:
         [alone] = ask(running.namesrv)
     assert (alone.broker, alone.is_alone, alone.slaves) == ("broker-a", True, [])
-    metrics = values(list(replication_metrics([alone])))
+    metrics = values(list(replication_metrics([replication_figures(alone)])))
     assert [value for _, value in metrics["penstock_replication_slaves"]] == [0.0]
     assert metrics["penstock_replication_behind_bytes"] == []
 
@@ -64,7 +64,7 @@ def test_a_pair_is_told_from_both_sides(tmp_path: Path) -> None:
     assert seen.acknowledged == ahead.log_end
     assert abs(seen.last_acknowledged_ms - time.time() * 1000) < SOON_S * 1000
     assert (behind.is_slave, behind.role, behind.problem) == (True, "SLAVE", "")
-    metrics = values(list(replication_metrics([ahead, behind])))
+    metrics = values(list(replication_metrics(map(replication_figures, (ahead, behind)))))
     node = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
     assert metrics["penstock_replication_slaves"] == [(node, 1.0)]
     assert metrics["penstock_replication_behind_bytes"] == [({**node, "slave": seen.address}, 0.0)]

@@ -41,3 +41,27 @@ def test_every_name_on_the_page_exists(name: str) -> None:
 def test_the_page_names_every_package() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert [package for package in PACKAGES if f"`{package}`" not in text] == []
+
+
+def thread_rows() -> list[list[str]]:
+    """The rows of the table of threads and tasks, as cells."""
+    table = PAGE.read_text(encoding="utf-8").split("| Thread or task |")[1].split("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def test_each_thread_and_task_has_its_death_test() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    tests = {name for source in sources for name in re.findall(r"^(?:async )?def (test_\w+)\(", source, re.MULTILINE)}
+    for name, *_, named in thread_rows():
+        found = re.findall(r"`(\w+)`", named)
+        assert found, f"the page names no death test of {name}"
+        assert set(found) <= tests, f"a death test of {name} does not exist"
+
+
+def test_the_page_has_every_thread_of_the_store() -> None:
+    made = re.compile(r'(?:super\(\).__init__\(|name=)"(penstock-[a-z-]+)"')
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src" / "penstock" / "store").rglob("*.py")]
+    threads = {name for source in sources for name in made.findall(source)}
+    on_page = {name for row in thread_rows() for name in row[0].split(", ")}
+    assert len(threads) > 8
+    assert threads <= on_page

@@ -81,6 +81,7 @@ def pages() -> list[object]:
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_the_blocks_of_a_page_run_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     blocks = run_here(page)
     make_stores(tmp_path, blocks)
     with Reader(tmp_path) as reader:

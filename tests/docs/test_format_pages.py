@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from support import ROOT
@@ -33,6 +34,7 @@ from penstock.format.queue_unit import pack_unit, unpack_unit
 from penstock.format.record import decode_record, encode_record
 from penstock.format.scan import Blank, scan
 from penstock.protocol import FrameReader, encode
+from penstock.store import Message, MessageStore, Settings
 
 FOLDER = ROOT / "docs" / "explanation" / "format"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -194,9 +196,28 @@ def write_filler(example: Example) -> bytes:
     return bytes(out)
 
 
+def put_record(example: Example) -> bytes:
+    """The first record of a store that gives each record its own CRC."""
+    wanted = decode_record(example.data)
+    settings = Settings.dev(enabled_append_prop_crc=True)
+    with (
+        TemporaryDirectory() as folder,
+        MessageStore.open(folder, settings, clock=lambda: wanted.store_timestamp) as store,
+    ):
+        message = Message(
+            wanted.topic,
+            wanted.body,
+            born_timestamp=wanted.born_timestamp,
+            born_host=wanted.born_host,
+            store_host=wanted.store_host,
+        )
+        return store.look_up_encoded(store.put(message).physical_offset) or b""
+
+
 READERS: dict[str, Callable[[Example], dict[str, object]]] = {
     "host": lambda example: {"host": decode_host(example.data)},
     "record": read_record,
+    "sealed record": read_record,
     "filler": read_filler,
     "unit": read_unit,
     "ext unit": read_ext_unit,
@@ -209,6 +230,7 @@ READERS: dict[str, Callable[[Example], dict[str, object]]] = {
 WRITERS: dict[str, Callable[[Example], bytes]] = {
     "host": lambda example: encode_host(example.values["host"]),
     "record": lambda example: encode_record(decode_record(example.data)),
+    "sealed record": put_record,
     "filler": write_filler,
     "unit": lambda example: pack_unit(*map(int, example.values.values())),
     "index header": lambda example: IndexHeader(*map(int, example.values.values())).pack(),

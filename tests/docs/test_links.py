@@ -31,6 +31,12 @@ def test_a_dead_link_and_a_dead_anchor_are_noticed() -> None:
     assert dead_links(DOCS / "index.md", text) == ["nowhere.md", "#there"]
 
 
+def test_pages_of_the_site_link_to_nothing_outside_of_it() -> None:
+    for page in DOCS.rglob("*.md"):
+        for path, _ in links_of(page.read_text(encoding="utf-8")):
+            assert (page.parent / path).resolve().is_relative_to(DOCS), f"{name_of(page)}: {path}"
+
+
 def pages_in(menu: Any) -> list[str]:
     if isinstance(menu, str):
         return [menu]

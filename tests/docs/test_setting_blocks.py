@@ -7,8 +7,10 @@ from pathlib import Path
 import yaml
 from support.documents import to_run
 
-from penstock.broker.accounts import Accounts
+from penstock.broker.access_file import Accounts
+from penstock.cli.broker_process import OBSERVE_ABOVE
 from penstock.cli.console import LISTEN
+from penstock.store import Settings
 
 
 def test_a_file_of_settings_on_a_page_is_one_that_penstock_takes(tmp_path: Path) -> None:
@@ -20,3 +22,7 @@ def test_a_file_of_settings_on_a_page_is_one_that_penstock_takes(tmp_path: Path)
     (job,) = yaml.safe_load(shown.text)["scrape_configs"]
     assert job["static_configs"] == [{"targets": [LISTEN]}]
     assert job["authorization"]["credentials"], "the token, as the console asks for it: Authorization: Bearer"
+    (shown,) = to_run("docs/how-to/watch.md", "yaml")
+    (job,) = yaml.safe_load(shown.text)["scrape_configs"]
+    assert job["job_name"] == "penstock", "the alerts name this job"
+    assert job["static_configs"] == [{"targets": [f"127.0.0.1:{Settings().listen_port + OBSERVE_ABOVE}"]}]

@@ -10,7 +10,7 @@ from support.messages import BORN, G1, G2, G3, STORED, make_record
 
 from penstock.format import kernels
 from penstock.format.hosts import encode_host
-from penstock.format.scan_rows import Reason
+from penstock.format.kernel_row_types import Reason
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

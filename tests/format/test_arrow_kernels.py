@@ -11,9 +11,9 @@ from support.messages import HOST
 
 from penstock.format import kernels
 from penstock.format.hosts import decode_host, encode_host
+from penstock.format.kernel_row_types import PUT_ROW, Reason
 from penstock.format.kernels import ListColumn, MapColumn, TextColumn, _compiled, plain
 from penstock.format.record import decode_record
-from penstock.format.scan_rows import PUT_ROW, Reason
 
 V4, V6 = encode_host(HOST), encode_host("[1050::5:600:300c:326b]:10911")
 

@@ -13,10 +13,10 @@ from support.messages import HOST, make_log, make_record
 
 from penstock.format import kernels
 from penstock.format.hosts import decode_host, encode_host
+from penstock.format.kernel_row_types import ROW, Reason
 from penstock.format.kernels import _compiled, plain
 from penstock.format.message_id import encode_message_id
 from penstock.format.properties import decode_properties
-from penstock.format.scan_rows import ROW, Reason
 
 Places = tuple[np.ndarray, np.ndarray]
 

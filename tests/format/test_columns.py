@@ -11,7 +11,7 @@ from support.messages import G1, STORED, as_v2, make_record
 from penstock.format import kernels
 from penstock.format.delay import DEFAULT_DELAY_LEVELS
 from penstock.format.index_layout import key_hash
-from penstock.format.scan_rows import ROW, Reason
+from penstock.format.kernel_row_types import ROW, Reason
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -27,6 +27,14 @@ def log_of(*records: dict[str, object]) -> tuple[bytearray, np.ndarray, kernels.
     rows, _, reason = kernels.walk(log, BASE, 0, len(log), True, topics, 2**40)
     assert (reason, len(rows)) == (Reason.STOP, len(records))
     return log, rows, topics
+
+
+def keys_of(log: bytearray) -> tuple[list[int], list[int]]:
+    """The hashes of all keys in a log, and the physical offsets of their records."""
+    builder = kernels.RangeBuilder(kernels.TopicTable(), (), True, None, 2**40, 2**40)
+    builder.take(log, BASE, 0, len(log))
+    keys = np.frombuffer(builder.key_table(), [("hash", "<i4"), ("offset", "<i8"), ("time", "<i8")])
+    return keys["hash"].tolist(), keys["offset"].tolist()
 
 
 def tag_code_of(levels: tuple[int, ...] = DEFAULT_DELAY_LEVELS, **fields: object) -> int:
@@ -114,34 +122,33 @@ def test_a_record_is_indexed_under_its_unique_key_first_then_under_each_key() ->
         {"properties": {"TAGS": "x"}},
         {"properties": {"KEYS": "中 \U0001f600"}, "topic": "T2"},
     )
-    hashes, numbers = kernels.index_keys(log, BASE, rows)
+    hashes, offsets = keys_of(log)
     expected = [key_hash("T1", key) for key in "uabc"] + [key_hash("T2", key) for key in "中\U0001f600"]
-    assert hashes.tolist() == expected
-    assert numbers.tolist() == [0, 0, 0, 0, 2, 2]
-    assert (hashes.dtype, numbers.dtype) == (np.int32, np.int64)
+    assert hashes == expected
+    assert offsets == rows["physical_offset"][[0, 0, 0, 0, 2, 2]].tolist()
 
 
 def test_a_key_that_a_record_names_twice_is_put_twice_as_java_does() -> None:
     log, rows, _ = log_of({"properties": {"KEYS": "k u k j", "UNIQ_KEY": "u"}}, {"properties": {"KEYS": "k Aa BB Aa"}})
-    hashes, numbers = kernels.index_keys(log, BASE, rows)
-    assert hashes.tolist() == [key_hash("T", key) for key in ("u", "k", "u", "k", "j", "k", "Aa", "BB", "Aa")]
-    assert numbers.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+    hashes, offsets = keys_of(log)
+    assert hashes == [key_hash("T", key) for key in ("u", "k", "u", "k", "j", "k", "Aa", "BB", "Aa")]
+    assert offsets == rows["physical_offset"][[0] * 5 + [1] * 4].tolist()
 
 
 def test_the_hash_without_absolute_value_becomes_zero() -> None:
-    log, rows, _ = log_of({"topic": "TopicTest", "properties": {"KEYS": "aentnpwi"}})
-    assert kernels.index_keys(log, BASE, rows)[0].tolist() == [0]
+    log, _, _ = log_of({"topic": "TopicTest", "properties": {"KEYS": "aentnpwi"}})
+    assert keys_of(log)[0] == [0]
 
 
 def test_a_record_can_have_thousands_of_keys() -> None:
     keys = [f"{number:x}" for number in range(6_000)]
-    log, rows, _ = log_of({"properties": {"KEYS": " ".join(keys)}})
-    assert kernels.index_keys(log, BASE, rows)[0].tolist() == [key_hash("T", key) for key in keys]
+    log, _, _ = log_of({"properties": {"KEYS": " ".join(keys)}})
+    assert keys_of(log)[0] == [key_hash("T", key) for key in keys]
 
 
 def test_prepared_records_are_indexed_and_rolled_back_ones_are_not() -> None:
     log, rows, _ = log_of(*({"sys_flag": flag, "properties": {"KEYS": "k"}} for flag in (0x0, 0x4, 0x8, 0xC)))
-    assert kernels.index_keys(log, BASE, rows)[1].tolist() == [0, 1, 2]
+    assert keys_of(log)[1] == rows["physical_offset"][:3].tolist()
 
 
 def test_rows_are_grouped_by_queue_in_the_order_of_appearance() -> None:
@@ -158,11 +165,10 @@ def test_rows_are_grouped_by_queue_in_the_order_of_appearance() -> None:
     assert groups == [("b", 1, [0, 3]), ("a", 0, [1, 6]), ("b", 0, [5])]
 
 
-def test_no_rows_make_no_groups_and_no_keys() -> None:
+def test_no_rows_make_no_groups() -> None:
     rows = np.empty(0, dtype=ROW)
     kernels.tag_codes(b"", 0, rows, ())
     assert kernels.group_rows(rows) == []
-    assert [len(column) for column in kernels.index_keys(b"", 0, rows)] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -187,8 +193,6 @@ def test_a_row_that_points_outside_the_data_is_refused(field: str, value: int) -
     rows[field] = value
     with pytest.raises(ValueError, match="row 0 is outside the data"):
         kernels.tag_codes(log, BASE, rows, ())
-    with pytest.raises(ValueError, match="row 0 is outside the data"):
-        kernels.index_keys(log, BASE, rows)
 
 
 def test_rows_of_another_shape_are_refused() -> None:

@@ -18,6 +18,7 @@ from penstock.format.index_layout import (
     pack_item,
     unpack_item,
 )
+from penstock.store.derive import key_columns
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -61,10 +62,9 @@ def test_the_golden_record_makes_the_file_that_java_makes() -> None:
     geometry = IndexGeometry()
     assert geometry.file_size == 420_000_040
     file = mmap.mmap(-1, geometry.file_size)
-    rows, _, _ = kernels.walk(G1, 0, 0, 180, True, None, 1)
-    hashes, numbers = kernels.index_keys(G1, 0, rows)
-    columns = rows["physical_offset"][numbers], rows["store_timestamp"][numbers]
-    assert kernels.index_put(file, *geometry, hashes, *columns) == 2
+    builder = kernels.RangeBuilder(kernels.TopicTable(), (), True, None, 2**40, 2**40)
+    builder.take(G1, 0, 0, 180)
+    assert kernels.index_put(file, *geometry, *key_columns(builder.key_table())) == 2
     assert file[:40] == bytes.fromhex(
         "00000174876e84d2 00000174876e84d2 0000000000000000 0000000000000000 00000002 00000003"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.format import kernels
-from penstock.format.kernels import _compiled, plain, sources
+from penstock.format.kernels import _compiled, plain, source_fingerprint
 
 BLOCK_COMPILED = """
 import sys
@@ -32,6 +32,25 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
 def test_the_compiled_twin_runs_by_default() -> None:
     done = run_python("from penstock.format import kernels; print(kernels.active, kernels.walk.__module__)")
     assert (done.stdout, done.stderr) == ("compiled penstock.format.kernels._compiled\n", "")
+
+
+def test_the_kernels_are_imported_at_their_first_use() -> None:
+    code = """
+import sys
+from penstock.format import kernels, record
+twins = ("numpy", "penstock.format.kernels.plain", "penstock.format.kernels._compiled")
+before = [name for name in twins if name in sys.modules]
+kernels.crc32(b"")
+print(before, [name for name in twins if name in sys.modules])
+"""
+    assert run_python(code).stdout == (
+        "[] ['numpy', 'penstock.format.kernels.plain', 'penstock.format.kernels._compiled']\n"
+    )
+
+
+def test_a_name_that_no_twin_has_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = kernels.nothing  # type: ignore[attr-defined]
 
 
 def test_the_environment_chooses_the_plain_twin_without_a_warning() -> None:
@@ -72,7 +91,7 @@ def test_a_compiled_twin_of_other_sources_is_an_error_if_it_was_asked_for() -> N
 
 
 def test_where_there_are_no_sources_a_compiled_twin_needs_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "fingerprint", lambda: "")
+    monkeypatch.setattr(source_fingerprint, "fingerprint", lambda: "")
     kernels._check_compiled()
     monkeypatch.delattr(_compiled, "walk")
     with pytest.raises(ImportError, match="has no walk"):
@@ -80,23 +99,28 @@ def test_where_there_are_no_sources_a_compiled_twin_needs_every_name(monkeypatch
 
 
 def test_the_compiled_twin_was_built_from_these_sources() -> None:
-    assert _compiled._sources == sources.fingerprint()
-    assert {path.name for path in sources.source_files()} >= {"_compiled.pyx", "append.pxi", "byte_order.h", "crc32.h"}
+    assert _compiled._sources == source_fingerprint.fingerprint()
+    assert {path.name for path in source_fingerprint.source_files()} >= {
+        "_compiled.pyx",
+        "append.pxi",
+        "byte_order.h",
+        "crc32.h",
+    }
 
 
 @pytest.mark.parametrize("name", ["_compiled.pyx", "record.pxi", "crc32.h"])
 def test_every_source_counts_for_the_fingerprint(tmp_path: Path, name: str) -> None:
     for each in ("_compiled.pyx", "record.pxi", "crc32.h", "types.py"):
         (tmp_path / each).write_bytes(b"abc")
-    before = sources.fingerprint(tmp_path)
+    before = source_fingerprint.fingerprint(tmp_path)
     (tmp_path / "types.py").write_bytes(b"abd")
-    assert sources.fingerprint(tmp_path) == before
+    assert source_fingerprint.fingerprint(tmp_path) == before
     (tmp_path / name).write_bytes(b"abd")
-    assert sources.fingerprint(tmp_path) != before
+    assert source_fingerprint.fingerprint(tmp_path) != before
 
 
 def test_a_folder_without_sources_has_no_fingerprint(tmp_path: Path) -> None:
-    assert sources.fingerprint(tmp_path) == ""
+    assert source_fingerprint.fingerprint(tmp_path) == ""
 
 
 def test_the_warning_goes_through_the_packages_logger() -> None:
@@ -105,14 +129,15 @@ import logging
 class Keep(logging.Handler):
     def emit(self, record): print("kept", record.name, record.levelname)
 logging.getLogger("penstock").addHandler(Keep())
-import penstock.format
+from penstock.format import kernels
+kernels.crc32(b"")
 """
     done = run_python(BLOCK_COMPILED + code)
     assert (done.stdout, done.stderr) == ("kept penstock WARNING\n", "")
 
 
 def test_asking_for_a_compiled_twin_that_is_not_there_is_an_error_with_advice() -> None:
-    code = "import penstock.format"
+    code = "from penstock.format.kernels import crc32"
     done = run_python(BLOCK_COMPILED + code, PENSTOCK_KERNELS="compiled")
     assert done.returncode == 1
     assert "BadSettings: the compiled kernels cannot be used (blocked for a test)" in done.stderr
@@ -120,7 +145,7 @@ def test_asking_for_a_compiled_twin_that_is_not_there_is_an_error_with_advice() 
 
 
 def test_an_unknown_twin_is_refused() -> None:
-    done = run_python("import penstock.format", PENSTOCK_KERNELS="fast")
+    done = run_python("from penstock.format.kernels import crc32", PENSTOCK_KERNELS="fast")
     assert done.returncode == 1
     assert "BadSettings: PENSTOCK_KERNELS: 'fast' is not one of auto, compiled, plain" in done.stderr
 

@@ -14,8 +14,8 @@ from penstock.format.damage_placeholder import (
     write_placeholder,
 )
 from penstock.format.hosts import encode_host
+from penstock.format.kernel_row_types import Reason
 from penstock.format.record import decode_record
-from penstock.format.scan_rows import Reason
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -38,7 +38,9 @@ def test_it_is_valid_at_every_size_and_known_again(size: int) -> None:
     record = decode_record(out)
     assert record.store_host == record.born_host == "10.1.2.3:10911"
     assert kernels.group_rows(rows) == []
-    assert not len(kernels.index_keys(out, 777, rows)[0])
+    builder = kernels.RangeBuilder(kernels.TopicTable(), (), True, None, 2**40, 2**40)
+    builder.take(out, 777, 0, size)
+    assert (builder.records, len(builder.key_table()), builder.queues()) == (1, 0, [])
 
 
 def test_a_range_below_its_least_size_is_refused() -> None:

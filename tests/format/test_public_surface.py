@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-import penstock.format
 from penstock.format import kernels
 from penstock.format.kernels import _compiled, plain
 
@@ -10,10 +9,6 @@ from penstock.format.kernels import _compiled, plain
 def public_names(module: ModuleType) -> set[str]:
     values = vars(module).items()
     return {name for name, value in values if not name.startswith("_") and not isinstance(value, ModuleType)}
-
-
-def test_the_packages_names_are_what_it_says() -> None:
-    assert public_names(penstock.format) | {"kernels"} == set(penstock.format.__all__)
 
 
 def test_the_kernels_names_are_what_they_say() -> None:

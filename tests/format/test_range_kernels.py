@@ -1,4 +1,4 @@
-"""Units and keys from a walk over a range of the log: on both twins, and equal to those of the row kernels."""
+"""Units and keys from a walk over a range of the log: on both twins, and equal to those of the single records."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from support.effort import TWINS, running_on
 from support.messages import G1, make_record
 
 from penstock.format import kernels
+from penstock.format.index_layout import key_hash
+from penstock.format.kernel_row_types import Reason
 from penstock.format.properties import encode_properties
 from penstock.format.queue_unit import pack_unit
-from penstock.format.scan_rows import Reason
+from penstock.format.record import decode_record
+from penstock.format.sys_flag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 
 DELAYS = (1000, 5000)
 SLACK = 1 << 20
@@ -39,7 +42,7 @@ def a_log(*records: dict) -> bytearray:
 
 
 def by_rows(log: bytearray) -> tuple[dict[tuple[str, int], bytes], list[tuple[int, int, int]]]:
-    """Units and keys of a valid log, by the row kernels."""
+    """Units of a valid log by the row kernels, and keys by the properties of each record."""
     topics = kernels.TopicTable()
     rows, reached, _ = kernels.walk(log, 0, 0, len(log), True, topics, len(log))
     assert reached == len(log)
@@ -49,9 +52,15 @@ def by_rows(log: bytearray) -> tuple[dict[tuple[str, int], bytes], list[tuple[in
         columns = (rows[name][picks].tolist() for name in ("physical_offset", "size", "tags_code"))
         made = b"".join(pack_unit(*unit) for unit in zip(*columns, strict=True))
         units[topics.name(topic_id), queue_id] = made
-    hashes, numbers = kernels.index_keys(log, 0, rows)
-    offsets, times = rows["physical_offset"][numbers].tolist(), rows["store_timestamp"][numbers].tolist()
-    return units, list(zip(hashes.tolist(), offsets, times, strict=True))
+    return units, [key for offset in rows["physical_offset"].tolist() for key in keys_of_record(log, offset)]
+
+
+def keys_of_record(log: bytearray, offset: int) -> list[tuple[int, int, int]]:
+    record = decode_record(log, offset)
+    if record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+        return []
+    words = [record.properties.get("UNIQ_KEY", ""), *record.properties.get("KEYS", "").split(" ")]
+    return [(key_hash(record.topic, word), offset, record.store_timestamp) for word in words if word]
 
 
 def keys_in(table: memoryview) -> list[tuple[int, int, int]]:

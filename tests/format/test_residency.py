@@ -87,8 +87,8 @@ class Queue:
 @twins
 def test_records_that_are_close_are_one_range(twin: Any) -> None:
     queue = Queue(8, 1000)
-    *_, examined, status, _, _, needed, cold = queue.read(twin, most=4)[2:]
-    assert (examined, status, needed) == (0, -1, 0)
+    _, at, offset, count, total, status, _, _, needed, cold = queue.read(twin, most=4)
+    assert (at, offset, count, total, status, needed) == (0, 0, 0, 0, -1, 0)
     end = int.from_bytes(queue.units[60:68], "big") + int.from_bytes(queue.units[68:72], "big")
     assert cold == (4 * 20, [(0, end, 0)])
 
@@ -105,17 +105,18 @@ def test_records_that_are_far_from_each_other_are_ranges_of_their_own(twin: Any)
 @twins
 def test_a_page_is_read_as_far_as_it_was_loaded_and_then_continues(twin: Any) -> None:
     queue = Queue(8, 1000)
-    records, count, _, examined, status, _, _, needed, cold = queue.read(twin, loaded=3 * 20)
-    assert (count, examined, status, cold) == (3, 3, 0, None)
+    records, at, offset, count, total, status, _, _, needed, cold = queue.read(twin, loaded=3 * 20)
+    assert (at, offset, count, status, cold) == (3 * 20, 3, 3, 0, None)
     assert isinstance(records, bytes)
+    assert total == len(records)
     assert needed == int.from_bytes(queue.units[60:68], "big")
     for page in range(0, len(queue.shadow), PAGE):
         queue.shadow[page] = 1
-    assert queue.read(twin)[1:4] == (8, len(queue.log) // 2, 8), "all of it is in memory"
+    assert queue.read(twin)[1:5] == (8 * 20, 8, 8, len(queue.log) // 2), "all of it is in memory"
 
 
 @twins
 def test_what_this_process_wrote_last_is_taken_to_be_in_memory(twin: Any) -> None:
     queue = Queue(8, 1000)
-    assert queue.read(twin, written_from=0)[1] == 8
-    assert queue.read(twin, written_from=1)[1] == 0
+    assert queue.read(twin, written_from=0)[3] == 8
+    assert queue.read(twin, written_from=1)[3] == 0

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.messages import make_file, make_log, make_record
 
 from penstock.format import kernels
+from penstock.format.kernel_row_types import Reason
 from penstock.format.scan import (
     Blank,
     Damage,
@@ -22,7 +23,6 @@ from penstock.format.scan import (
     scan,
     valid_rows,
 )
-from penstock.format.scan_rows import Reason
 
 BASE = 4096
 BODIES = [b"first", b"", b"third" * 8, b"fourth"]

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.messages import make_file, make_record
 
+from penstock.format.kernel_row_types import ROW
 from penstock.format.kernels import _compiled, plain
 from penstock.format.properties import encode_properties
 from penstock.format.queue_unit import pack_unit
-from penstock.format.scan_rows import ROW
 from penstock.format.sys_flag import with_hosts
 
 longs = st.integers(-(2**63), 2**63 - 1)
@@ -190,9 +190,8 @@ def test_tag_codes(fields: list[dict], levels: tuple[int, ...]) -> None:
 
 
 @given(st.lists(records, max_size=6))
-def test_index_keys_groups_and_properties(fields: list[dict]) -> None:
+def test_groups_and_properties(fields: list[dict]) -> None:
     log, rows = log_and_rows(fields)
-    assert_equal_results("index_keys", log, 0, rows)
     assert_equal_results("group_rows", rows)
     for at in rows["physical_offset"].tolist():
         for name in (b"KEYS", b"TAGS", b"", b"\x01", b"a"):
@@ -203,7 +202,6 @@ def test_index_keys_groups_and_properties(fields: list[dict]) -> None:
 def test_rows_of_garbage_are_refused_alike(row: bytes, data: bytes, base: int) -> None:
     rows = np.frombuffer(row, dtype=ROW).copy()
     assert_equal_results("tag_codes", data, base, rows, (1000,))
-    assert_equal_results("index_keys", data, base, rows)
     assert_equal_results("group_rows", rows)
 
 

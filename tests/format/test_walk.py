@@ -10,7 +10,7 @@ import pytest
 from support.messages import BORN, G1, G2, G3, STORED, as_v2, make_file, make_log, make_record
 
 from penstock.format import kernels
-from penstock.format.scan_rows import ROW, Reason
+from penstock.format.kernel_row_types import ROW, Reason
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

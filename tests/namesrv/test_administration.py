@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -41,6 +42,27 @@ def test_texts_are_put_got_listed_and_deleted() -> None:
             assert empty.code == ResponseCode.SYSTEM_ERROR
 
     run(main())
+
+
+def test_what_an_administrator_changes_is_logged_with_who_did_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def check() -> str:
+        async with name_server() as (_, address), peer(address) as admin:
+            await admin.ok(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"})
+            await admin.ask(RequestCode.PUT_KV_CONFIG, {"namespace": "", "key": "k", "value": "v"})
+            await admin.ok(RequestCode.GET_NAMESRV_CONFIG)
+            await admin.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"noSuchSetting=1")
+            await admin.ok(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
+            host, port = admin.connection.local
+            return f"{host}:{port}"
+
+    with caplog.at_level(logging.INFO, "penstock.namesrv"):
+        who = run(check())
+    acts = [line for line in caplog.messages if line.startswith("administration")]
+    assert acts[0] == f"administration: put KV namespace=n, key=k, value=v by={who}"
+    assert acts[1].startswith(f"administration refused: put KV namespace=, key=k, value=v by={who}: the namespace or")
+    assert acts[2].startswith(f"administration refused: change settings noSuchSetting=1 by={who}: unknown setting")
+    assert acts[3] == f"administration: remove write permission brokerName=broker-a by={who}"
+    assert len(acts) == 4
 
 
 def test_texts_survive_a_restart_in_rocketmqs_file(tmp_path: Path) -> None:
@@ -107,6 +129,7 @@ def test_settings_are_shown_and_some_are_changed() -> None:
         async with name_server() as (server, address), peer(address) as admin:
             shown = bytes((await admin.ok(RequestCode.GET_NAMESRV_CONFIG)).body).decode()
             assert "autoCreateTopicEnable=true\n" in shown
+            assert f"listenPort={address[1]}\n" in shown
             await admin.ok(
                 RequestCode.UPDATE_NAMESRV_CONFIG, body=b"autoCreateTopicEnable=false\nbrokerExpireSeconds=5"
             )
@@ -124,7 +147,7 @@ def test_settings_are_shown_and_some_are_changed() -> None:
         (b"registerBrokerFrom=any", ResponseCode.NO_PERMISSION),
         (b"tls.server.keyPath=a", ResponseCode.NO_PERMISSION),
         (b"listenPort=1", ResponseCode.NO_PERMISSION),
-        (b"nonsense=1", ResponseCode.NO_PERMISSION),
+        (b"nonsense=1", ResponseCode.SYSTEM_ERROR),
         (b"brokerExpireSeconds=never", ResponseCode.SYSTEM_ERROR),
         (b"brokerExpireSeconds=0", ResponseCode.SYSTEM_ERROR),
         (b"a=\\u00", ResponseCode.SYSTEM_ERROR),
@@ -133,9 +156,11 @@ def test_settings_are_shown_and_some_are_changed() -> None:
 def test_nothing_that_is_not_on_the_list_is_changed_and_nothing_by_half(body: bytes, code: int) -> None:
     async def main() -> None:
         async with name_server() as (server, address), peer(address) as admin:
+            before = server.settings
             reply = await admin.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
             assert reply.code == code
-            assert server.settings == NamesrvSettings()
+            assert ("unknown setting 'nonsense'" in (reply.remark or "")) is (body == b"nonsense=1")
+            assert server.settings == before
 
     run(main())
 

@@ -1,36 +1,69 @@
 """README and quickstart, typed in order in a clean clone: every command ends well and prints what the page promises.
 
-The environment is the one of these tests, linked into the clone, so nothing is fetched. `make run` is stopped once it
-has said what it should; `make test` is not run, because this is it.
+On the Python of these tests the environment is theirs, linked into the clone, so nothing is fetched. On each other
+version that is installed, `make run` makes one from nothing, which needs an index of packages; there, commands that
+start Spark are left out, and in place of `make setup` only what the rest of the page needs is installed.
+
+What `make run` starts serves until the page ends. A program that consumes is stopped once it has printed what is
+promised. `make test` is not run, because this is it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from build_wheels import MINE, VERSIONS, installed_python
 from newcomer.commands import Block, blocks_of, missing
-from support import ROOT
+from support import NO_INDEX, ROOT
 
-SERVES, TESTS = "make run", "make test"
+SERVES, TESTS, SETS_UP = "make run", "make test", "make setup"
+STARTS_SPARK = re.compile(r"make demo|\.venv/bin/penstock pipeline ")
+IN_PLACE_OF_SETUP = ".venv/bin/python -m pip install -q -c constraints.txt pyarrow pytest"
 PORTS = (10911, 9876)
+LARGEST_STORE = 2_000_000
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+class Clone(NamedTuple):
+    """A clone in which a newcomer works."""
+
+    folder: Path
+    environment: dict[str, str]
+    with_spark: bool
+
+    def run(self, command: list[str]) -> str:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, text=True, timeout=600, check=False, **streams
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def store_size(self) -> int:
+        """What the broker's store takes on disk."""
+        return sum(file.stat().st_blocks * 512 for file in (self.folder / "data" / "store").rglob("*"))
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def clone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
     """What a clone would have, with a finished environment: nothing that it is made of is newer than it."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("this is no clone, so there is nothing to clone")
+    python = installed_python(request.param)
+    if python is None:
+        pytest.skip(f"Python {request.param} is not installed")
     folder = tmp_path_factory.mktemp("clone")
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
@@ -38,59 +71,94 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
             os.utime(folder / name, (0, 0))
-    environment = Path(sys.executable).parents[1]
-    if not (environment / ".ready").exists():
-        pytest.skip("the environment of these tests was not made by `make setup`")
-    (folder / ".venv").symlink_to(environment)
-    yield folder
-    (folder / ".venv").unlink()
+    if request.param == MINE:
+        environment = Path(sys.executable).parents[1]
+        if not (environment / ".ready").exists():
+            pytest.skip("the environment of these tests was not made by `make setup`")
+        (folder / ".venv").symlink_to(environment)
+        yield Clone(folder, dict(os.environ), with_spark=True)
+        (folder / ".venv").unlink()
+        return
+    given = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    given["PYTHON"] = python
+    made = subprocess.run(["make", "serving"], cwd=folder, env=given, capture_output=True, text=True, check=False)
+    if made.returncode and NO_INDEX.search(made.stderr):
+        pytest.skip("there is no index of packages")
+    assert made.returncode == 0, made.stdout + made.stderr
+    yield Clone(folder, given, with_spark=False)
+    shutil.rmtree(folder / ".venv")
 
 
-def run(command: list[str], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+@contextmanager
+def running(command: list[str], clone: Clone, until: str) -> Iterator[list[str]]:
+    """Runs a program that ends when it is told to, as by Ctrl-C. Begins when it has printed a line with `until`, and
+    yields what it has printed by then.
+    """
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    where = {"cwd": clone.folder, "env": clone.environment}
+    process = subprocess.Popen(command, text=True, start_new_session=True, **where, **streams)
+    assert process.stdout is not None
+    printed: list[str] = []
+    with process:
+        try:
+            for line in process.stdout:
+                printed.append(line)
+                if until in line:
+                    break
+            yield printed
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+            process.stdout.read()
 
 
-def serve(folder: Path, promised: tuple[str, ...]) -> str:
-    """Runs the broker until it has printed what is promised, and then stops it as Ctrl-C would."""
+def check_ports() -> None:
     for port in PORTS:
         with closing(socket.socket()) as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 pytest.skip(f"port {port}, at which `make run` listens, is in use on this machine")
-    process = subprocess.Popen(
-        ["make", "run"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    assert process.stdout is not None
-    printed = ""
-    with process:
-        for line in process.stdout:
-            printed += line
-            if "Stop with" in line:
-                break
-        os.killpg(process.pid, signal.SIGINT)
-        printed += process.stdout.read()
-    assert missing(promised, printed) == "", printed
-    return printed
 
 
-def typed(block: Block, folder: Path) -> str:
+def typed(block: Block, clone: Clone, page: ExitStack) -> str:
+    """What was printed. A broker serves until the end of the page."""
+    if block.kind == "python" and "\ndef test_" in block.text:
+        (clone.folder / "test_orders.py").write_text(block.text, encoding="utf-8")
+        if not clone.with_spark:
+            clone.run(["bash", "-c", IN_PLACE_OF_SETUP])
+        return clone.run([".venv/bin/python", "-m", "pytest", "test_orders.py"])
     if block.kind == "python":
-        return run([".venv/bin/python", "-c", block.text], folder)
-    printed = ""
-    for line in block.lines:
-        command = line.partition("  #")[0].strip()
-        if command == SERVES:
-            printed += serve(folder, block.promised)
-        elif command != TESTS:
-            printed += run(["bash", "-c", command], folder)
-    return printed
+        command = [".venv/bin/python", "-c", block.text]
+        if "consumer.run()" not in block.text:
+            return clone.run(command)
+        with running(command, clone, block.promised[-1].rpartition("…")[2].strip()) as lines:
+            return "".join(lines)
+    return "".join(typed_line(line.partition("  #")[0].strip(), clone, page) for line in block.lines)
+
+
+def typed_line(line: str, clone: Clone, page: ExitStack) -> str:
+    if line == SERVES:
+        check_ports()
+        return "".join(page.enter_context(running(["make", "run"], clone, "Stop with")))
+    if line == TESTS:
+        return ""
+    if line == SETS_UP and not clone.with_spark:
+        line = IN_PLACE_OF_SETUP
+    return clone.run(["bash", "-c", line])
 
 
 @pytest.mark.parametrize("page", ["docs/quickstart.md", "README.md"])
-def test_a_newcomer_sees_what_the_page_promises(clone: Path, page: str) -> None:
-    shutil.rmtree(clone / "data", ignore_errors=True)
-    for block in blocks_of(clone / page):
-        printed = typed(block, clone)
-        lacks = missing(block.promised, printed)
-        assert not lacks, f"{page} promises '{lacks}', and this was printed:\n{printed}"
+def test_a_newcomer_sees_what_the_page_promises(clone: Clone, page: str) -> None:
+    shutil.rmtree(clone.folder / "data", ignore_errors=True)
+    with ExitStack() as until_the_end:
+        for block in blocks_of(clone.folder / page):
+            promised = block.promised
+            if not clone.with_spark and STARTS_SPARK.search(block.text):
+                block, promised = block._replace(text=without_spark(block.text)), ()
+            printed = typed(block, clone, until_the_end)
+            lacks = missing(promised, printed)
+            assert not lacks, f"{page} promises '{lacks}', and this was printed:\n{printed}"
+            if "producer.send" in block.text:
+                assert clone.store_size() < LARGEST_STORE
+
+
+def without_spark(commands: str) -> str:
+    return "".join(line for line in commands.splitlines(keepends=True) if not STARTS_SPARK.match(line))

@@ -21,6 +21,15 @@ def test_the_newest_entry_of_the_changelog_is_this_version() -> None:
     assert entries[0] == penstock.__version__
 
 
+def test_the_classifiers_name_systems_versions_and_types() -> None:
+    classifiers = PROJECT["project"]["classifiers"]
+    assert len(classifiers) == len(set(classifiers))
+    assert {"Operating System :: POSIX :: Linux", "Typing :: Typed", "Framework :: Pytest"} <= set(classifiers)
+    versions = {name.rpartition(" ")[2] for name in classifiers if re.search(r"Python :: 3\.\d+$", name)}
+    assert versions == {"3.11", "3.12", "3.13"}
+    assert (SOURCES / "py.typed").is_file()
+
+
 def test_the_licence_is_apache_2_and_packed_with_the_trademark_note() -> None:
     assert PROJECT["project"]["license"] == "Apache-2.0"
     for name in PROJECT["project"]["license-files"]:

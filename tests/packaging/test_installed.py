@@ -20,9 +20,12 @@ import pytest
 from support import ROOT
 
 import penstock
-from penstock.format.kernels.sources import source_files
+from penstock.format.kernels.source_fingerprint import source_files
 
-PACKED = ("LICENSE", "NOTICE", "README.md", "README.zh.md", "CHANGELOG.md", "MANIFEST.in", "constraints.txt")
+PACKED = (
+    *("LICENSE", "NOTICE", "README.md", "README.zh.md", "CHANGELOG.md", "SECURITY.md"),
+    *("MANIFEST.in", "constraints.txt"),
+)
 BUILD = "import sys, setuptools.build_meta as hooks; print(getattr(hooks, sys.argv[1])(sys.argv[2]))"
 SHOW = "from penstock.format import kernels; import penstock; print(kernels.active, penstock.__file__)"
 
@@ -46,13 +49,20 @@ def ran(command: list[object], folder: Path, **environment: str) -> subprocess.C
 
 
 @pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the sources, so that nothing in the clone changes."""
-    tree, made = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("sdist")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, so that nothing in the clone changes."""
+    tree = tmp_path_factory.mktemp("tree")
     unwanted = shutil.ignore_patterns("__pycache__", "*.so", "*.c", "*.egg-info")
-    shutil.copytree(ROOT / "src", tree / "src", ignore=unwanted)
+    for name in ("src", "tools"):
+        shutil.copytree(ROOT / name, tree / name, ignore=unwanted)
     for name in (*PACKED, "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, tree / name)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def sdist(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("sdist")
     ran([sys.executable, "-c", BUILD, "build_sdist", made], tree)
     (file,) = made.iterdir()
     return file
@@ -106,6 +116,28 @@ def test_the_wheel_installs_and_the_demo_passes_in_an_empty_environment(sdist: P
     told = json.loads(ran([programs / "penstock", "demo", "--without-spark", "--json"], home).stdout)
     assert {step["state"] for step in told["steps"]} == {"ok"}
     assert Path(told["report"]).is_relative_to(home)
+
+
+def test_make_wheels_builds_what_an_index_takes_and_pip_installs(tree: Path, tmp_path: Path) -> None:
+    made, home = tmp_path / "made", tmp_path / "home"
+    home.mkdir()
+    ran([sys.executable, tree / "tools" / "build_wheels.py", "--python", sys.executable, "--into", made], tree)
+    (source,) = made.glob("*.tar.gz")
+    assert source.name == f"penstock-{penstock.__version__}.tar.gz"
+    (wheel,) = made.glob("*.whl")
+    version = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    assert wheel.name.startswith(f"penstock-{penstock.__version__}-{version}-{version}-manylinux")
+    programs = installed(wheel, home)
+    assert ran([programs / "python", "-c", SHOW], home).stdout.startswith("compiled ")
+
+
+def test_make_wheels_refuses_a_wheel_without_compiled_kernels(tree: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(tree / "tools" / "build_wheels.py"), "--python", sys.executable]
+    given = {**os.environ, "CC": "/bin/false", "CXX": "/bin/false"}
+    done = subprocess.run([*command, "--into", str(tmp_path)], env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "has no compiled kernels; install a C compiler" in done.stderr
+    assert list(tmp_path.glob("*.whl")) == []
 
 
 def test_without_a_compiler_the_plain_twin_runs_and_says_so_once(sdist: Path, tmp_path: Path) -> None:

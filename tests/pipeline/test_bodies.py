@@ -12,8 +12,8 @@ import pytest
 import zstandard
 
 from penstock.errors import MissingPackage
-from penstock.pipeline import rows as rows_module
-from penstock.pipeline.rows import inflate_bodies
+from penstock.pipeline import source_rows as rows_module
+from penstock.pipeline.source_rows import inflate_bodies
 
 PLAIN, ZLIB, LZ4, ZSTD, NOBODYS = 0, 0x1, 0x101, 0x201, 0x701
 PACK: dict[int, Callable[[bytes], bytes]] = {

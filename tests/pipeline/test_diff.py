@@ -17,7 +17,7 @@ from penstock.client.message import Message as Sent
 from penstock.errors import BadSettings, BadStore
 from penstock.pipeline.jobs.diff import Difference, MessagePosition, Sides, diff_here
 from penstock.pipeline.jobs.diff.compare import Leftover, pair_up
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.store import Message
 from penstock.testing import LocalBroker
 

@@ -12,7 +12,7 @@ from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.pipeline.jobs.diff import Sides, diff_bytes_here
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.store import Message
 
 FILE = 65_536

@@ -11,7 +11,7 @@ from support.peers import Peer, PeerError, build
 from support.stores import StoreHome
 
 from penstock.pipeline.jobs.diff import Sides, diff_bytes_here, diff_here
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 
 pytestmark = pytest.mark.java
 

@@ -19,7 +19,7 @@ from penstock.pipeline.jobs.export import job as export_batch
 from penstock.pipeline.jobs.export.job import ExportBatch
 from penstock.pipeline.jobs.export.spec import ExportedBatch, ExportFolder, staged_files
 from penstock.pipeline.jobs.export.tables import open_catalog
-from penstock.pipeline.jobs.framework import BatchLog, JobInput
+from penstock.pipeline.jobs.job_input import BatchLog, JobInput
 
 DAY = datetime.datetime(2026, 11, 16, 8, tzinfo=datetime.UTC)
 TOPICS = ("orders", "%DLQ%a-group-with-quite-a-long-name-that-statistics-would-cut")

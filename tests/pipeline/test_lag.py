@@ -12,7 +12,7 @@ from penstock.cli.main import main
 from penstock.client.message import Message as Sent
 from penstock.client.sync import Producer, PullConsumer
 from penstock.format.config_tables import ConsumerOffsets
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.jobs.lag import QueueLag, lag, mark_stuck
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles

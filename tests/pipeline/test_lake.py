@@ -16,7 +16,7 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.client.message import Message as Sent
 from penstock.errors import BadSettings, BadStore, StoreInUse
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.lake import Lake, LakeTable, init_project, run_project
 from penstock.pipeline.lake.run import _sentence
 from penstock.store import Message

@@ -115,9 +115,7 @@ def test_every_read_of_a_store_in_full_swing_is_its_beginning(tmp_path: Path) ->
     assert seen.stages > 4, "it must have been read while it grew"
 
 
-@pytest.mark.rest
 def test_a_place_that_is_followed_hands_out_each_message_once(tmp_path: Path) -> None:
-    """On a disk only: on a tmpfs the follower sometimes misses the last messages, in earlier versions as well."""
     folder = tmp_path / "store"
     options = options_for(folder, subscribePattern=".*")
     tables: list[pa.Table] = []

@@ -10,7 +10,7 @@ from support.stores import StoreHome, put_mixed
 pytest.importorskip("pyspark", reason="these tests need the extra `spark`")
 
 from penstock.cli.main import main
-from penstock.pipeline.stream import LogSlice, PublishedLogReader
+from penstock.pipeline.stream_source import LogSlice, PublishedLogReader
 from penstock.store import Dispatch
 from penstock.store.external_dispatch.coordination import DispatchAgreement, read_agreement
 from penstock.store.file_io import Files

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import BadSettings
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.jobs.replay import Mapping, Target, from_export, from_files, from_input
 from penstock.pipeline.jobs.replay.batch import paced
 from penstock.pipeline.jobs.replay.job import _refuse_circles

@@ -15,11 +15,13 @@ from support.stores import StoreHome, is_one_sentence
 
 from penstock.errors import BadSettings, CorruptData
 from penstock.format.arrow_rows import MESSAGE_SCHEMA, select_columns
-from penstock.pipeline import rows
-from penstock.pipeline import rows as rows_module
+from penstock.pipeline import source_rows
+from penstock.pipeline import source_rows as rows_module
+from penstock.pipeline.jobs.job_input import message_columns
+from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Flaw, RowPage
-from penstock.pipeline.rows import RowShape
 from penstock.pipeline.source import check_schema, known_columns, schema_of
+from penstock.pipeline.source_rows import ROW_SCHEMA, RowShape
 from penstock.store import Message
 
 ZLIB = 0x1
@@ -258,8 +260,8 @@ def test_a_page_of_nothing_but_damage_is_shown() -> None:
 
 
 def test_small_batches_are_put_together_and_large_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_COALESCE_ROWS", 10)
-    monkeypatch.setattr(rows, "_SMALL_BATCH", 1000)
+    monkeypatch.setattr(source_rows, "_COALESCE_ROWS", 10)
+    monkeypatch.setattr(source_rows, "_SMALL_BATCH", 1000)
     sizes = [3, 3, 3, 3, 1, 500, 500, 2]
     first = 0
     pages = []
@@ -271,3 +273,8 @@ def test_small_batches_are_put_together_and_large_ones_are_not(monkeypatch: pyte
     batches = list(RowShape.of(options, schema.names).batches(Given(*pages), schema))
     assert [batch.num_rows for batch in batches] == [12, 501, 500, 2]
     assert [place for batch in batches for place in batch.column(0).to_pylist()] == [100 * n for n in range(first)]
+
+
+def test_the_columns_without_spark_are_those_of_the_source() -> None:
+    assert [*ROW_SCHEMA.names, "_corrupt"] == list(known_columns(Options()))
+    assert message_columns() == list(known_columns(Options()))

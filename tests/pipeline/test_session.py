@@ -1,4 +1,6 @@
-"""Interrupting a job on Spark: no Java stays behind, and a sentence says what is left instead of a traceback."""
+"""Interrupting a job on Spark: no Java stays behind, and a sentence says what is left instead of a traceback. And which
+sessions stay for the next job.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,16 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from support.stores import StoreHome
 
 from penstock.cli.main import main
+from penstock.cli.spark import JobCall
+from penstock.errors import BadSettings
 from penstock.pipeline import session
 from penstock.pipeline.session import quiet_interrupts
 
@@ -96,3 +102,47 @@ def test_the_first_interrupt_has_spark_be_silent_and_the_handler_is_put_back(mon
         assert signal.getsignal(signal.SIGINT) is before
     finally:
         logging.getLogger("py4j").setLevel(level)
+
+
+class OneSession:
+    """Stands for Spark in this process: starts a session, and stops it."""
+
+    def __init__(self) -> None:
+        self.runs = False
+        self.asked: list[tuple[str, bool]] = []
+        """The name and the lightness that each job asked for."""
+
+    def start(self, app: str, master: str | None, conf: Mapping[str, str], *, light_java: bool) -> OneSession:
+        self.runs = True
+        self.asked.append((app, light_java))
+        return self
+
+    def stop(self) -> None:
+        self.runs = False
+
+
+def test_a_session_stays_for_the_next_job_only_if_asked_and_if_the_job_did_not_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spark = OneSession()
+    monkeypatch.setattr(session, "start_session", spark.start)
+    monkeypatch.setattr(session, "has_session", lambda: spark.runs)
+    monkeypatch.setattr(session, "report_progress", lambda *given: nullcontext())
+    plain, kept = JobCall(), JobCall(keep_session=True)
+    with plain.session("usage", light_java=True):
+        assert spark.runs
+    assert not spark.runs
+    for _ in range(2):
+        with kept.session("usage", light_java=True):
+            pass
+        assert spark.runs
+    with plain.session("usage"):
+        pass
+    assert spark.runs, "it existed before"
+    with pytest.raises(BadSettings), kept.session("export"):
+        raise BadSettings("no")
+    assert not spark.runs
+    assert spark.asked[:2] == [("penstock usage", True), ("penstock jobs", False)]
+    with JobCall(keep_session=True, master="sc://localhost").session("usage"):
+        pass
+    assert not spark.runs, "a Connect server has its own session"

@@ -13,8 +13,8 @@ from support.stores import is_one_sentence
 
 from penstock.errors import BadMessage, BadSettings, BadStore, PenstockError, StoreInUse
 from penstock.pipeline.options import Options
-from penstock.pipeline.sink import make_stream_writer, make_writer
 from penstock.pipeline.sink_rows import RowOrigin, WrittenRows
+from penstock.pipeline.sink_writers import make_stream_writer, make_writer
 from penstock.pipeline.store_sink import RowCheck, StagedRows, StoreTarget
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.sink.commit import TopicQueues

@@ -16,7 +16,7 @@ from support.stores import PER_FILE, AgedStore, StoreHome
 
 from penstock.pipeline.errors import UserError
 from penstock.pipeline.source import schema_of
-from penstock.pipeline.stream import StreamReader
+from penstock.pipeline.stream_source import StreamReader
 from penstock.store import Message
 from penstock.store.readonly import tail
 

@@ -17,7 +17,7 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.format import kernels
 from penstock.pipeline.jobs import usage as counting_module
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.jobs.usage import (
     Count,
     Key,

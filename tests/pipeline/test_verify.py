@@ -16,15 +16,15 @@ from support.pipeline import Answers, Tasks, audit_here, in_process, stores_at, 
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.jobs.verify import (
     AuditAnswer,
     AuditPiece,
     LogPiece,
     PackedPlan,
-    Stores,
     answer,
     audit_stores,
+    find_stores,
     tasks_of,
 )
 from penstock.pipeline.ranges import piece_size_for
@@ -98,7 +98,7 @@ def test_without_any_store_nothing_is_begun(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="matches no folder"):
         stores_at(tmp_path / "none*")
     with pytest.raises(BadSettings, match="no store is given"):
-        Stores.find(JobInput(namesrv="127.0.0.1:9876"))
+        find_stores(JobInput(namesrv="127.0.0.1:9876"))
 
 
 def test_the_command_does_not_start_spark_where_there_is_no_store(

@@ -119,3 +119,21 @@ def test_a_printed_command_shows_neither_secrets_nor_bodies() -> None:
     assert shown == "<request 310 #9, 7 bytes>"
     assert repr(Command(0, flag=1)) == "<reply 0 #0, 0 bytes>"
     assert repr(Command(15, flag=2)) == "<one-way request 15 #0, 0 bytes>"
+
+
+def test_a_request_that_is_kept_has_neither_the_rest_of_its_header_nor_a_remark() -> None:
+    header = b'{"code":11,"opaque":7,"junk":"%s","remark":"%s","extFields":{"topic":"t"}}' % (b"x" * 9000, b"y" * 9000)
+    body = b"z" * 100
+    frame = (4 + len(header) + len(body)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header + body
+    (request,) = FrameReader().feed(frame)
+    assert 100 < request.keep() < 5000
+    assert request.remark is None
+    assert request.ext == {"topic": "t"}
+    assert request.keep() > 100
+
+
+def test_a_stub_is_enough_for_a_reply() -> None:
+    request = Command(11, {"topic": "t"}, b"body", 7, binary=True)
+    stub = request.stub()
+    assert (stub.ext, stub.body) == ({}, b"")
+    assert stub.reply(0) == request.reply(0)

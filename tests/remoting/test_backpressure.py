@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from collections import Counter
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,7 @@ from support.loopback import ECHO, SOON_S, Raw, frames, requests, serving, small
 
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.frame import encode
 from penstock.remoting.connection import Connection, connect
 
 if TYPE_CHECKING:
@@ -148,6 +151,130 @@ def test_so_many_deferred_replies_and_no_more(run: Run) -> None:
             assert begun == [1, 2, 3, 4, 5, 6, 7, 8]
             gate.set()
             assert sorted(reply.opaque for reply in await greedy.replies(51)) == list(range(1, 52))
+
+    run(main())
+
+
+def test_large_frames_share_the_loop_with_small_requests(run: Run) -> None:
+    """Eight frames of 1 MiB become complete at the same moment, and a small request comes: it waits for two of them at
+    most."""
+
+    async def main() -> None:
+        turn, served = 0, []
+        loop = asyncio.get_running_loop()
+
+        def count_turns() -> None:
+            nonlocal turn, counting
+            turn += 1
+            counting = loop.call_soon(count_turns)
+
+        counting = loop.call_soon(count_turns)
+
+        def handle(connection: Connection, command: Command) -> Command:
+            served.append((turn, command.code, command.opaque))
+            return command.reply(ResponseCode.SUCCESS)
+
+        limits = small_limits(turn_bytes=1 << 20, incoming_bytes=64 << 20, frame_bytes=16 << 20)
+        async with serving({BIG: handle, LATER: handle}, limits=limits) as (server, address), AsyncExitStack() as stack:
+            large = [await stack.enter_async_context(await Raw.open(address)) for _ in range(8)]
+            small = await stack.enter_async_context(await Raw.open(address))
+            whole = [encode(Command(BIG, body=bytes(1 << 20), opaque=number)) for number in range(8)]
+            for raw, frame in zip(large, whole, strict=True):
+                await raw.send_all(frame[:-1])
+            await until(lambda: server.pool.held_bytes == sum(map(len, whole)) - 8)
+            for raw, frame in zip(large, whole, strict=True):
+                raw.send(frame[-1:])
+            small.send(encode(Command(LATER, opaque=99)))
+            for raw in large:
+                await raw.replies(1)
+            await small.replies(1)
+            assert server.pool.held_bytes == 0
+        counting.cancel()
+        by_turn = Counter(turn for turn, code, _ in served if code == BIG)
+        assert max(by_turn.values()) == 1
+        assert [each[0] for each in served if each[1] == LATER] <= [min(by_turn) + 1]
+        assert sorted(opaque for _, code, opaque in served if code == BIG) == list(range(8))
+
+    run(main())
+
+
+def test_one_connection_does_not_keep_the_loop_while_it_sends(run: Run) -> None:
+    async def main() -> None:
+        turn, bytes_by_turn = 0, Counter[int]()
+        loop = asyncio.get_running_loop()
+
+        def count_turns() -> None:
+            nonlocal turn, counting
+            turn += 1
+            counting = loop.call_soon(count_turns)
+
+        counting = loop.call_soon(count_turns)
+
+        def handle(connection: Connection, command: Command) -> Command:
+            bytes_by_turn[turn] += len(command.body)
+            return command.reply(ResponseCode.SUCCESS)
+
+        limits = small_limits(turn_bytes=256 << 10, incoming_bytes=64 << 20, frame_bytes=16 << 20)
+        async with serving({BIG: handle}, limits=limits) as (_, address), await Raw.open(address) as raw:
+            many = frames([Command(BIG, body=bytes(100_000), opaque=number) for number in range(100)])
+            sending = asyncio.create_task(raw.send_all(many))
+            assert len(await raw.replies(100)) == 100
+            await sending
+        counting.cancel()
+        assert sum(bytes_by_turn.values()) == 100 * 100_000
+        assert max(bytes_by_turn.values()) < 2 << 20
+
+    run(main())
+
+
+def test_deferred_requests_are_limited_by_their_bytes(run: Run) -> None:
+    async def main() -> None:
+        gate = asyncio.Event()
+        begun: list[int] = []
+
+        async def later(connection: Connection, command: Command) -> Command:
+            begun.append(command.opaque)
+            await gate.wait()
+            return command.reply(ResponseCode.SUCCESS)
+
+        async with (
+            serving({LATER: later}, limits=small_limits(deferred=100, deferred_bytes=100_000)) as (server, address),
+            await Raw.open(address) as greedy,
+            await Raw.open(address) as other,
+        ):
+            large = [Command(LATER, {"a": "x" * 10_000}, bytes(20_000), opaque) for opaque in range(1, 21)]
+            await greedy.send_all(frames(large))
+            await until(lambda: len(begun) == 3)
+            assert (await other.ask(Command(ECHO, opaque=1))).code == ResponseCode.SUCCESS
+            assert begun == [1, 2, 3]
+            assert 100_000 <= server.pool.deferred_bytes < 200_000
+            gate.set()
+            assert len(await greedy.replies(20)) == 20
+            assert server.pool.deferred_bytes == 0
+
+    run(main())
+
+
+def test_when_deferred_requests_take_too_much_in_all_the_worst_one_goes(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        async def later(connection: Connection, command: Command) -> Command:
+            await gate.wait()
+            return command.reply(ResponseCode.SUCCESS)
+
+        async with serving({LATER: later}, limits=small_limits(waiting_bytes=100_000)) as (server, address):
+            async with await Raw.open(address) as greedy, await Raw.open(address) as other:
+                await other.send_all(frames([Command(LATER, body=bytes(20_000), opaque=1)]))
+                await until(lambda: server.pool.deferred_bytes > 0)
+                await greedy.send_all(frames([Command(LATER, body=bytes(60_000), opaque=each) for each in (1, 2)]))
+                await until(lambda: len(server.connections) == 1)
+                gate.set()
+                assert [reply.opaque for reply in await other.replies(1)] == [1]
+            assert server.pool.deferred_bytes == 0
+        assert "it has most of them" in caplog.text
 
     run(main())
 

@@ -177,6 +177,20 @@ def test_a_body_above_the_limit_of_its_code_is_refused_before_anything_reads_it(
     assert seen == [(beat, most), (send, most + 1)]
 
 
+def test_messages_may_be_as_large_as_the_frames_of_the_server(run: Run) -> None:
+    send, body = RequestCode.SEND_MESSAGE_V2, bytes((16 << 20) + 1)
+
+    async def main() -> None:
+        handlers = {send: lambda _, command: command.reply(ResponseCode.SUCCESS)}
+        limits = ConnectionLimits(frame_bytes=17 << 20)
+        async with serving(handlers, limits=limits) as (_, address), await Raw.open(address) as raw:
+            assert (await raw.ask(Command(send, opaque=1, body=body))).code == ResponseCode.SUCCESS
+            refused = await raw.ask(Command(RequestCode.HEART_BEAT, opaque=2, body=body))
+            assert refused.code == ResponseCode.SYSTEM_ERROR
+
+    run(main())
+
+
 def test_every_request_code_has_a_limit_of_its_body() -> None:
     assert set(limits_module.BODY_LIMITS) == set(RequestCode)
     assert min(limits_module.BODY_LIMITS.values()) == limits_module.SMALL_BODY

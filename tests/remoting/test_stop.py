@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +14,10 @@ from penstock.errors import Unreachable
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Connection, connect
-from penstock.remoting.server import Server
+from penstock.remoting.limits import ServerConnections
+from penstock.remoting.server import Acceptor, Server
+from penstock.remoting.sockets import bind, listen
+from penstock.remoting.tls import PLAIN
 
 if TYPE_CHECKING:
     from remoting.conftest import Run
@@ -89,6 +94,39 @@ def test_a_stopped_server_stays_stopped_and_its_port_is_free_again(run: Run) -> 
     run(main())
 
 
+@pytest.mark.parametrize("ended_by", ["close", "cancellation of all tasks"])
+def test_a_connection_that_is_accepted_in_the_turn_in_which_the_server_stops_is_closed(run: Run, ended_by: str) -> None:
+    async def main() -> None:
+        loop, pool = asyncio.get_running_loop(), ServerConnections(small_limits())
+        with socket.socket() as listener, socket.socket() as peer:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            listener.setblocking(False)
+            peer.connect(listener.getsockname())
+            stopped = loop.create_future()
+
+            class StopsAtOnce(Acceptor):
+                def _accept(self) -> None:
+                    super()._accept()
+                    if ended_by == "close":
+                        self.close()
+                    else:
+                        for task in asyncio.all_tasks() - {here}:
+                            task.cancel()
+                    stopped.set_result(len(pool))
+
+            here = asyncio.current_task()
+            acceptor = StopsAtOnce(listener, pool, small_limits(), PLAIN, lambda: Connection({}, small_limits()))
+            assert await asyncio.wait_for(stopped, SOON_S) == 1, "a connection was accepted"
+            await asyncio.wait_for(pool.empty.wait(), SOON_S)
+            peer.setblocking(False)
+            assert await asyncio.wait_for(loop.sock_recv(peer, 1), SOON_S) == b"", "the accepted socket is closed"
+            if ended_by != "close":
+                acceptor.close()
+
+    run(main())
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "0.0.0.0"])
 def test_a_name_with_both_kinds_of_address_means_ipv4(run: Run, host: str) -> None:
     async def main() -> None:
@@ -109,3 +147,20 @@ def test_a_port_that_cannot_be_had_is_said_in_one_sentence(run: Run, host: str) 
                 await Server({}).start(host, taken)
 
     run(main())
+
+
+def test_a_port_that_the_system_chose_cannot_be_taken_before_it_listens() -> None:
+    with contextlib.closing(bind("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(Unreachable, match="already in use"):
+            bind("127.0.0.1", port)
+
+
+def test_a_port_that_the_system_chose_can_be_served_again_at_once() -> None:
+    with contextlib.closing(listen("127.0.0.1", 0)) as first, socket.create_connection(first.getsockname()):
+        first.setblocking(True)
+        accepted, _ = first.accept()
+        accepted.close()  # the first to close: the system remembers this connection for a minute
+        port = first.getsockname()[1]
+    with contextlib.closing(listen("127.0.0.1", port)) as again:
+        assert again.getsockname()[1] == port

@@ -12,7 +12,7 @@ from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.pipeline.jobs.diff import Sides, diff, diff_bytes, diff_bytes_here, diff_frame, diff_here
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.store import Message
 
 
@@ -72,7 +72,7 @@ def test_the_command_runs_on_spark(
     assert main(both) == 0
     shown = capsys.readouterr()
     assert "A and B are the same." in shown.out
-    assert "penstock store diff" in shown.err, "the instant twin is named"
+    assert "penstock diff" in shown.err, "the instant twin is named"
     put(other, [20])
     assert main([*both, "--by", "bytes", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["behind"] < 0

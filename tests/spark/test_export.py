@@ -17,7 +17,7 @@ from penstock.pipeline.decode import Decode
 from penstock.pipeline.jobs.export import Export, export
 from penstock.pipeline.jobs.export import job as export_batch
 from penstock.pipeline.jobs.export import spec as spec_module
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.store import Message
 
 

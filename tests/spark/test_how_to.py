@@ -33,7 +33,9 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/reference/spark.md", "docs/reference/spark-sink.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/quickstart.md", "docs/reference/spark.md", "docs/reference/spark-sink.md"]
+)
 def test_the_examples_of_a_reference_run(page: str, spark: SparkSession, tmp_path: Path) -> None:
     """They begin in the middle: a session, a store, a cluster and frames to be written are there already."""
     with MessageStore.open(tmp_path / "data" / "store", Settings.dev()) as store:

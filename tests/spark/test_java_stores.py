@@ -15,7 +15,7 @@ from support.stores import StoreHome
 from penstock.broker.topics import NOT_FOR_SENDING
 from penstock.format.sys_flag import COMPRESSED
 from penstock.pipeline.jobs.export import Export, export
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.store import MessageStore
 
 pytestmark = pytest.mark.java

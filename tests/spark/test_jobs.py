@@ -13,7 +13,7 @@ from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.errors import BadSettings, BadStore
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.jobs.search import SearchQuery, SearchResult, describe, search
 from penstock.pipeline.jobs.usage import usage, usage_here
 from penstock.pipeline.session import map_in_workers
@@ -107,7 +107,7 @@ def test_the_commands_run_on_spark(
     assert main(["pipeline", "usage", *where, "--by", "tag", "--html", str(tmp_path / "page.html")]) == 0
     shown = capsys.readouterr()
     assert "300 messages" in shown.out
-    assert "penstock store usage" in shown.err, "the instant twin is named"
+    assert "penstock usage" in shown.err, "the instant twin is named"
     assert main(["pipeline", "search", *where, "--topic", "T1", "--key", "k7", "--json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["keys"] == ["k7"]
@@ -119,7 +119,7 @@ def test_the_commands_run_on_spark(
     assert main(["pipeline", "search", *where, "--topic", "T1", "--key", "k7", "--limit", "1"]) == 0
     shown = capsys.readouterr()
     assert "there are more" not in shown.err, "there is one, and one was asked for"
-    assert "penstock store query" in shown.err, "the instant twin is named"
+    assert "penstock search" in shown.err, "the instant twin is named"
     for arguments, expected in (
         (["search", *where], "nothing to search for"),
         (["search", "--text", "x"], "give either --store DIR or --namesrv"),

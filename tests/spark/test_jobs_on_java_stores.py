@@ -29,7 +29,7 @@ from support.spark import finish_lake, lake_command, start_lake, table_rows
 from penstock.cli.main import main
 from penstock.format.constants import DELAY, KEYS, TAGS, UNIQ_KEY
 from penstock.pipeline.jobs.diff import Sides, diff, diff_bytes
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.jobs.rebuild import rebuild
 from penstock.pipeline.jobs.replay import Mapping, Target, from_input, replay
 from penstock.pipeline.jobs.search import SearchQuery, search

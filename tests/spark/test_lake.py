@@ -15,7 +15,7 @@ from support.documents import to_run
 from support.spark import LAKE_SETTINGS, finish_lake, lake_command, start_lake, table_rows
 from support.stores import StoreHome
 
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.lake import init_project
 from penstock.store import Message
 

@@ -11,7 +11,7 @@ from support.damage import DamagedHome, derived
 
 from penstock.cli.main import main
 from penstock.errors import PenstockError, StoreInUse
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.jobs.rebuild import rebuild
 from penstock.store import Message
 

@@ -14,7 +14,7 @@ from support.stores import StoreHome
 from penstock.cli.main import main
 from penstock.errors import PenstockError
 from penstock.format.record import Record
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.jobs.replay import Mapping, Target, from_input, replay
 from penstock.pipeline.jobs.replay import batch as replay_batch
 from penstock.store import Message

@@ -16,7 +16,7 @@ from support.peers import Peer, message_json
 from support.pipeline import PAIRS, audit_here
 
 from penstock.cli.main import main
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.jobs.verify import verify, verify_frame
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.audit.findings import Finding
@@ -102,7 +102,7 @@ def test_the_command_says_what_the_local_one_says_and_ends_alike(
     local = {path: run("store", "verify", path, *OPTIONS) for path in (sound, bad)}
     here = run("pipeline", "verify", "--store", sound, *OPTIONS)
     assert here[:2] == local[sound][:2]
-    assert f"`penstock store verify {sound}` prints the same at once" in here[2], "the instant twin is named"
+    assert f"`penstock verify {sound}` prints the same at once" in here[2], "the instant twin is named"
     both = run("pipeline", "verify", "--store", sound, "--store", bad, *OPTIONS)
     assert both[:2] == (1, local[bad][1] + local[sound][1])
     status, out, err = run("pipeline", "verify", "--store", tmp_path / "nowhere", "--store", bad, *OPTIONS)

@@ -16,8 +16,8 @@ from support.disks import FaultyFiles
 from support.stores import StoreHome
 
 from penstock.format import kernels
+from penstock.format.kernel_row_types import Reason
 from penstock.format.record import Record
-from penstock.format.scan_rows import Reason
 from penstock.store import GetStatus, Message, MessageStore, PutStatus
 from penstock.store import commit_log as commit_log_module
 

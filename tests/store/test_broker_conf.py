@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.config.properties import parse_properties
+from penstock.config.java_properties import parse_properties
 from penstock.store.settings import FlushDiskType, Settings, to_broker_conf
 
 

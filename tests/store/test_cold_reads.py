@@ -15,7 +15,7 @@ from support.stores import StoreHome
 from penstock.errors import StoreFailed
 from penstock.format.record import Record
 from penstock.store import Boundary, GetStatus, Message, MessageStore, Page, PutResult, TagFilter
-from penstock.store.cold_reads import ColdRead, ColdReads
+from penstock.store.cold_reads import ColdRead, ColdReads, try_read
 from penstock.store.get import usable_memory
 
 ALL = TagFilter("*")
@@ -254,9 +254,14 @@ def test_catching_up_at_once_does_not_wait_for_a_pause_of_dispatch(home: StoreHo
         assert store.append(Message("T", b"one")).ok
         assert not store.try_catch_up()
         assert page_of(store.try_get("T", 0, 0, 32, ALL)).count == 0
+        end, begin = try_read(store.max_offset, "T", 0), try_read(store.min_offset, "T", 0)
+        assert isinstance(end, ColdRead)
+        assert isinstance(begin, ColdRead)
     while not store.try_catch_up():
         pass
     assert page_of(store.try_get("T", 0, 0, 32, ALL)).count == 1
+    assert (end(), begin()) == (1, 0)
+    assert try_read(store.max_offset, "T", 0) == 1
 
 
 # -- memory --------------------------------------------------------------------------------------------------

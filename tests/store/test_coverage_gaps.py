@@ -6,6 +6,7 @@ import os
 import shutil
 import struct
 import threading
+import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -22,7 +23,7 @@ from penstock.format.index_layout import IndexHeader
 from penstock.format.kernels import java_hash
 from penstock.format.queue_unit import pack_unit
 from penstock.format.record import Record, encode_record
-from penstock.store import GetStatus, Message, MessageStore, PutStatus, Settings
+from penstock.store import GetStatus, Message, MessageStore, PutStatus, Settings, consume_queue
 from penstock.store.consume_queue import NO_UNIT, QueueExtensions
 from penstock.store.file_io import Files
 from penstock.store.running_flags import StoreFault
@@ -111,7 +112,7 @@ def test_topics_and_groups_have_rocketmqs_fields_and_defaults() -> None:
 
 def test_a_log_file_may_be_larger_than_a_gibibyte(tmp_path: Path) -> None:
     class Sparse(Files):
-        def _create_whole(self, path: Path, size: int) -> int:
+        def _create_whole(self, path: Path, size: int, allocated: int) -> int:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
             os.ftruncate(descriptor, size)
             return descriptor
@@ -379,3 +380,25 @@ def test_tags_codes_are_read_from_extension_files(tmp_path: Path) -> None:
     assert extensions.resolve("T", 0, codes).tolist() == [77, -5, *addresses[2:], 12, -12]
     assert extensions.resolve("T", 1, codes).tolist() == codes.tolist(), "a queue without such files"
     assert pack_unit(0, 100, addresses[0])[12:].hex() == "8000000000000000"
+
+
+def test_extension_files_take_little_memory_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume_queue, "_MAX_EXT_PIECES", 4)
+    unit_size, file_size = 30_000, 900_000
+    unit = [struct.pack(">hqqh", unit_size, code, 0, unit_size - 20).ljust(unit_size, b"x") for code in range(30)]
+    for queue_id in range(10):
+        folder = tmp_path / "T" / str(queue_id)
+        folder.mkdir(parents=True)
+        (folder / f"{0:020d}").write_bytes(b"".join(unit))
+    extensions = QueueExtensions(Files(), tmp_path, file_size)
+    addresses = np.array([number * unit_size - 2**63 for number in range(30)], np.int64)
+    tracemalloc.start()
+    try:
+        for queue_id in range(10):
+            assert extensions.resolve("T", queue_id, addresses).tolist() == list(range(30)), "also across pieces"
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 5 * (64 + 32) << 10

@@ -1,14 +1,16 @@
 """A disk without room: a status with a sentence, never a signal; and it goes on by itself when there is room again.
 
-The writer is a process of its own, on a tmpfs of a few megabytes: if a store into a map met a missing block, it would
+The writer is a process of its own, on a disk of a few megabytes: if a store into a map met a missing block, it would
 die of SIGBUS, and its exit code would tell.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.disks import make_sparse
 
 from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
 from penstock.store.file_io import Files
@@ -129,23 +132,34 @@ class Peer:
         self._process.stdout.close()
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MB, two of them taken by a file that can be removed."""
+def mounted(place: Path, *arguments: str) -> Iterator[Path]:
+    """Mounts a file system of 8 MB, two of them taken by a file that can be removed."""
     if os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs takes root")
-    place = tmp_path / "disk"
+        pytest.skip("mounting a small disk takes root")
     place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], capture_output=True, text=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a small tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    done = subprocess.run(["mount", *arguments, str(place)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
     try:
         (place / "ballast").write_bytes(b"\1" * BALLAST)
         yield place
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A tmpfs of 8 MB; with the parameter "ext4", a disk of that kind."""
+    if getattr(request, "param", "tmpfs") == "tmpfs":
+        yield from mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=8m", "tmpfs")
+        return
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("mkfs.ext4 is missing")
+    image = tmp_path / "image"
+    image.touch()
+    os.truncate(image, 8 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-m", "0", str(image)], check=True)
+    yield from mounted(tmp_path / "disk", "-o", "loop", str(image))
 
 
 Start = Callable[..., Peer]
@@ -192,6 +206,13 @@ CASES = {
         1,
         "mappedFileSizeCommitLog=400000",
         "preAllocateFiles=true",
+    ),
+    "a step of a log file that grows": Case(
+        PutStatus.CREATE_MAPEDFILE_FAILED,
+        "/commitlog/",
+        1,
+        "mappedFileSizeCommitLog=67108864",
+        "growLogFiles=true",
     ),
     "a log file under synchronous flush": Case(
         PutStatus.CREATE_MAPEDFILE_FAILED,
@@ -290,6 +311,53 @@ def test_a_store_on_a_full_disk_is_not_opened_and_says_why(disk: Path, start: St
     assert again.end() == 0
 
 
+def fill_disk(disk: Path) -> None:
+    with (disk / "more").open("wb", buffering=0) as more, contextlib.suppress(OSError):
+        while True:
+            more.write(bytes(4096))
+
+
+@pytest.mark.parametrize("disk", ["ext4"], indirect=True)  # a tmpfs needs room even to read a hole
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "not closed"])
+def test_a_sparse_copy_on_a_full_disk_refuses_and_is_not_killed(disk: Path, start: Start, closed: bool) -> None:
+    pairs = (
+        "mappedFileSizeCommitLog=1048576",
+        "mappedFileSizeConsumeQueue=200000",
+        "maxHashSlotNum=40000",
+        "maxIndexNum=40000",
+    )
+    peer = start(*pairs)
+    for number in range(20):
+        assert peer.call("put", number, 1)["status"] == "PUT_OK"
+    assert peer.call("got_all", 1) == list(range(20))
+    if closed:
+        peer.call("close")
+    assert peer.end() == 0
+    for path in (disk / "store").rglob("*"):
+        if path.is_file() and path.name.isdecimal():
+            make_sparse(path)
+    fill_disk(disk)
+    peer = start(*pairs)
+    if "failed" in peer.greeting:
+        assert "no space left on the disk" in peer.greeting["failed"]
+        assert peer.end() == 3
+    else:
+        answer = peer.call("put", 20, 1)
+        assert answer["status"] == PutStatus.CREATE_MAPEDFILE_FAILED.value
+        assert "/commitlog/" in answer["reason"]
+        assert "no space left on the disk" in answer["reason"]
+        assert peer.call("got_all", 1) == list(range(20))
+        peer.call("close")
+        assert peer.end() == 0
+    (disk / "more").unlink()
+    again = start(*pairs)
+    assert again.call("put", 20, 1)["status"] == "PUT_OK"
+    assert again.call("got_all", 1) == list(range(21))
+    assert again.call("found", 21, 1) == [[number] for number in range(21)]
+    again.call("close")
+    assert again.end() == 0
+
+
 # -- the same without a real disk ----------------------------------------------------------------------------
 
 
@@ -300,11 +368,11 @@ class NoRoomForQueues(Files):
         self.room = True
         self.refused = threading.Event()
 
-    def _create_whole(self, path: Path, size: int) -> int:
+    def _create_whole(self, path: Path, size: int, allocated: int) -> int:
         if not self.room and "consumequeue" in path.parts:
             self.refused.set()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return super()._create_whole(path, size)
+        return super()._create_whole(path, size, allocated)
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreFailed
+from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings, file_io
 from penstock.store.file_io import FileMap, Files
 
 SIZE = 1 << 20
@@ -48,8 +49,8 @@ class Witness(Files):
 class WithoutUnnamedFiles(Files):
     """A file system that knows no O_TMPFILE, as some network file systems."""
 
-    def _create_whole(self, path: Path, size: int) -> int:
-        return self._create_in_place(path, size)
+    def _create_whole(self, path: Path, size: int, allocated: int) -> int:
+        return self._create_in_place(path, size, allocated)
 
 
 @pytest.fixture(params=[Files, WithoutUnnamedFiles])
@@ -182,6 +183,41 @@ def test_failed_attempts_leave_no_descriptor_open(tmp_path: Path, disk: Files, m
         with pytest.raises(StoreFailed):
             disk.create_map(tmp_path / "0", SIZE)
     assert open_descriptors() == before
+
+
+# -- systems that lack some of Linux's calls -----------------------------------------------------------------
+
+
+@pytest.fixture
+def without_calls_of_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS, as far as that can be had here."""
+    for name in ("posix_fallocate", "posix_fadvise", "fdatasync", "O_TMPFILE"):
+        monkeypatch.delattr(os, name)
+    monkeypatch.setattr(file_io, "_IS_LINUX", False)
+
+
+@pytest.mark.usefixtures("without_calls_of_linux")
+def test_a_store_is_written_and_read_again_without_the_calls_of_linux(tmp_path: Path) -> None:
+    settings = Settings.dev(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    bodies = [b"%d" % number * 1000 for number in range(300)]
+    with MessageStore.open(tmp_path, settings) as store:
+        for body in bodies:
+            assert store.put(Message("orders", body, keys=("k",))).status is PutStatus.PUT_OK
+    with MessageStore.open(tmp_path, settings) as store:
+        found = [record.body for at in range(0, 300, 30) for record in store.get("orders", 0, at, 30).messages]
+    assert found == bodies
+
+
+@pytest.mark.usefixtures("without_calls_of_linux")
+def test_to_allocate_a_range_without_the_call_leaves_what_is_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "0").write_bytes(b"mine" * 1024)
+    opened = Files().open_map(tmp_path / "0")
+    opened.reserve(0, 4096, 4096)
+    opened.sync()
+    opened.sync(0, 4096)
+    opened.will_need()
+    opened.close()
+    assert (tmp_path / "0").read_bytes() == b"mine" * 1024
 
 
 # -- replacing a file ----------------------------------------------------------------------------------------

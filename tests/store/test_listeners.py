@@ -6,7 +6,7 @@ from pathlib import Path
 
 from penstock.store import BrokerRole, Message, MessageStore, Settings
 from penstock.store.running_flags import RunningFlags, StoreFault
-from penstock.store.worker import Listeners
+from penstock.store.worker_thread import Listeners
 
 
 def test_listeners_are_called_in_the_order_in_which_they_came_and_not_after_they_left() -> None:

@@ -11,11 +11,11 @@ from support.messages import make_log, make_record
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.copy_on_write_files import OverlayFiles
-from penstock.store.damage import DamagedRange
+from penstock.store.damaged_ranges import DamagedRange
 from penstock.store.file_io import Files
 from penstock.store.index import IndexFile
 from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.recovery.index import freeze_index
 from penstock.store.recovery.log import recheck_live_log
 

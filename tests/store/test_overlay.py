@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadStore
-from penstock.store.copy_on_write_files import OverlayFiles
+from penstock.store.overlay_files import OverlayFiles
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, int, int]]:

@@ -35,18 +35,18 @@ class Workshop(WatchedFiles):
         self.go.set()
         self._news = threading.Condition()
 
-    def create_map(self, path: Path, size: int) -> FileMap:
+    def create_map(self, path: Path, size: int, *, allocated: int | None = None) -> FileMap:
         assert self.go.wait(WAIT_SECONDS)
-        made = super().create_map(path, size)
+        made = super().create_map(path, size, allocated=allocated)
         with self._news:
             self.made.append(path.name)
             self._news.notify_all()
         return made
 
-    def _create_whole(self, path: Path, size: int) -> int:
+    def _create_whole(self, path: Path, size: int, allocated: int) -> int:
         if not self.room and path.parent.name in ("commitlog", "log"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return super()._create_whole(path, size)
+        return super()._create_whole(path, size, allocated)
 
     def wait_until_made(self, name: str) -> None:
         with self._news:

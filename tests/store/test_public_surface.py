@@ -41,8 +41,8 @@ NEEDS_PYARROW = [
     "penstock.format.arrow_puts",
     "penstock.format.arrow_rows",
     "penstock.format.arrow_rows",
-    "penstock.store.arrow",
-    "penstock.store.arrow",
+    "penstock.store.arrow_batches",
+    "penstock.store.arrow_batches",
 ]
 
 

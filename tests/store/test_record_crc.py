@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from support.stores import StoreHome
 
 from penstock.format.constants import CRC32
-from penstock.store import GetStatus, Message, MessageStore, Settings
+from penstock.store import GetStatus, Message, MessageStore, PutResult, Settings
 from penstock.store.audit import audit
+from penstock.store.replication.replica_log import DamagedOnTheWay
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -110,3 +113,73 @@ def test_one_flipped_bit_anywhere_is_noticed(home: StoreHome, store: MessageStor
         home.flip(log, position)
     assert all(noticed)
     assert len(store.get("Topic", 0, 0, 32).messages) == 2
+
+
+READERS: dict[str, Callable[[MessageStore, PutResult], object]] = {
+    "get": lambda store, rotten: [message.body for message in store.get("T", 0, 0, 32).messages],
+    "get by tag": lambda store, rotten: [message.body for message in store.get("T", 0, 0, 32, "tag").messages],
+    "look up": lambda store, rotten: [b"fine"] if store.look_up(rotten.physical_offset) is None else [],
+    "look up by id": lambda store, rotten: [b"fine"] if store.look_up_id(rotten.msg_id) is None else [],
+    "query": lambda store, rotten: [message.body for message in store.query("T", "key")],
+    "Arrow rows of a queue": lambda store, rotten: store.get_arrow("T", 0, 0).batch.column("body").to_pylist(),
+    "Arrow rows of the log": lambda store, rotten: store.log_arrow(0).batch.column("body").to_pylist(),
+}
+"""Each returns the body of the message behind the rotten one, or if it reads one record, that if it finds none."""
+
+
+@pytest.mark.parametrize("part", ["topic", "properties"])
+@pytest.mark.parametrize("reader", READERS)
+def test_no_reader_serves_a_record_that_rotted(home: StoreHome, store: MessageStore, reader: str, part: str) -> None:
+    rotten = put_two(store)
+    rot(home, rotten, part)
+    assert READERS[reader](store, rotten) == [b"fine"]
+
+
+def put_two(store: MessageStore) -> PutResult:
+    """Stores two messages; returns the place of the first."""
+    first = store.put(Message("T", b"rotten", keys="key", tags="tag", properties={"name": "value"}))
+    assert store.put(Message("T", b"fine", keys="key", tags="tag")).ok
+    store.catch_up()
+    store.flush()
+    return first
+
+
+def rot(home: StoreHome, record: PutResult, part: str) -> None:
+    """Changes one bit of a record's topic or properties, which the CRC of the body does not cover."""
+    data = home.log_files()[0].read_bytes()[: record.end_offset]
+    home.flip(home.log_files()[0], data.rindex(b"value") if part == "properties" else data.index(b"rotten") + 7)
+
+
+@pytest.mark.parametrize("part", ["topic", "properties"])
+def test_start_verify_and_slave_refuse_a_record_that_rotted(
+    home: StoreHome, store: MessageStore, part: str, tmp_path: Path
+) -> None:
+    rotten = put_two(store)
+    end = store.log.queue.wrote_offset
+    store.close()
+    rot(home, rotten, part)
+    copy = home.copy_to(tmp_path / "copy")
+    data = home.log_files()[0].read_bytes()[:end]
+    (error,) = audit(home.path, Settings.dev()).errors
+    assert (error.kind, error.what[:37]) == ("record-crc", "the record does not match its own CRC")
+    slave = StoreHome(tmp_path / "slave").open(broker_role="SLAVE")
+    assert slave.replica_log is not None
+    with pytest.raises(DamagedOnTheWay):
+        slave.replica_log.append(0, data)
+    slave.close()
+    copy.mark_crashed()
+    (copy.path / "checkpoint").unlink()
+    recovered = copy.open()
+    assert [(each.physical_offset, each.size) for each in recovered.report.damage] == [(0, rotten.size)]
+    copy.close_all()
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_verify_counts_the_records_that_have_one(home: StoreHome, is_on: bool) -> None:
+    with home.open(enabled_append_prop_crc=is_on) as store:
+        count = put_every_kind(store)
+    with home.open(enabled_append_prop_crc=not is_on) as store:
+        for text in ("", "a\x01b", f"a\x01{'_' * 20}\x02", f"a\x01{CRC32}\x01000000000"):
+            assert store.put(Message("T", b"other", property_text=text)).ok
+    figures = audit(home.path, Settings.dev()).figures
+    assert (figures.records, figures.record_crcs) == (count + 4, count if is_on else 4)

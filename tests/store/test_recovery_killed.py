@@ -52,9 +52,9 @@ class DyingFiles(Files):
         if self._lock is not None and self._lock._identity in _locked_here:
             self._lock.release()
 
-    def create_map(self, path: Path, size: int) -> FileMap:
+    def create_map(self, path: Path, size: int, *, allocated: int | None = None) -> FileMap:
         self._live(f"create {path.name}")
-        return self._dying(super().create_map(path, size))
+        return self._dying(super().create_map(path, size, allocated=allocated))
 
     def create_sparse(self, path: Path, size: int) -> None:
         self._live(f"create sparse {path.name}")

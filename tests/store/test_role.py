@@ -13,7 +13,7 @@ from support.stores import StoreHome, eventually
 
 from penstock.errors import BadSettings, StoreFailed
 from penstock.store import BrokerRole, Dispatch, Message, MessageStore, PutStatus, Settings
-from penstock.store.prepare import PutRefused
+from penstock.store.encode_message import PutRefused
 from penstock.store.replication.replica_log import ReplicaLog
 from penstock.store.role import Role
 

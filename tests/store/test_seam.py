@@ -15,7 +15,7 @@ import penstock.store
 FOLDER = Path(penstock.store.__file__).parent
 SEAM = ("file_io.py", "lock.py")
 """`Files` with the maps that it hands out, and the lock file."""
-OVERLAY = "copy_on_write_files.py"
+OVERLAY = "overlay_files.py"
 """The seam over memory: it reads the disk itself, and writes nothing."""
 
 OS_CALLS = {
@@ -38,6 +38,10 @@ ALLOWED = {
     ("message_store.py", "root.exists"),
     # The limits of a container, which are no files of a disk.
     ("get.py", "?.read_text"),
+    # Asked before there is a store: which folders do the paths and globs of a command name?
+    ("readonly/store_folder.py", "?.is_dir"),
+    ("readonly/store_folder.py", "match.is_dir"),
+    ("readonly/store_folder.py", "root.glob"),
     # Opens a store, which then goes through the seam.
     ("readonly/store_folder.py", "MessageStore.open"),
 }

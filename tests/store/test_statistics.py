@@ -18,6 +18,7 @@ from support.stores import StoreHome, eventually
 
 from penstock.store import Message, PutStatus
 from penstock.store.message import PutResult
+from penstock.store.statistics import Statistics
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -47,7 +48,11 @@ def test_puts_are_counted_however_they_come(home: StoreHome, sync: bool) -> None
         "200",
         "500",
         "1000",
+        "2000",
+        "3000",
+        "4000",
         "5000",
+        "10000",
         "more",
     ]
     assert figures.put_slowest_ms > 0
@@ -81,6 +86,31 @@ def test_latencies_have_a_sum_and_none_is_left_out(home: StoreHome, sync: bool) 
     assert figures.put_seconds - before.put_seconds == pytest.approx(77.0)
     assert sum(figures.get_latency_ms.values()) == figures.get_total == 2
     assert 0 < figures.get_seconds < 60
+
+
+def test_rates_are_those_of_ten_seconds_a_minute_and_ten_minutes(home: StoreHome) -> None:
+    store, now = home.open(), [0.0]
+    store.put(Message("T", b""))
+    page = store.get("T", 0, 0)
+    statistics = Statistics(0, store.log.appender, clock=lambda: now[0])
+    for second in range(1000):
+        now[0] += 1
+        for _ in range(4 if second >= 990 else 1 if second >= 940 else 0):
+            statistics.count_put(PutResult(PutStatus.PUT_OK, 0, 1), 0.001)
+            statistics.count_get(page, 0.001)
+        statistics.sample()
+    rates = statistics.snapshot(
+        dispatch_behind=0,
+        dispatch_skipped=0,
+        flush_behind=0,
+        put_lock_held=0.0,
+        transient_buffers_free=0,
+        puts_refused="",
+        retention=None,
+    ).rates
+    assert [each.puts for each in rates] == [4, 90 / 60, 90 / 600]
+    assert [each.gets for each in rates] == [4, 90 / 60, 90 / 600]
+    assert (rates[0].gets_found, rates[0].gets_missed, rates[0].got_messages) == (4, 0, 4)
 
 
 STEPPED = """

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreFailed, StoreInUse
-from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.file_io import Files
+from penstock.store.overlay_files import OverlayFiles
 
 HOLDER = """
 import sys

@@ -288,7 +288,27 @@ def test_an_idle_look_lists_nothing_and_opens_nothing(home: StoreHome, monkeypat
     seen.close()
 
 
-def test_folders_are_listed_when_it_is_time(home: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_topic_and_a_new_queue_are_seen_at_once(home: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = home.open(**SIZES)
+    put(store, 1)
+    monkeypatch.setattr(tail, "_LIST_EVERY_S", 3600.0)
+    folder = StoreFolder.find(home.path)
+    seen = StoreTail(folder.layout, folder.settings)
+    put(store, 1, topic="new")
+    assert set(bounds(seen)) == {("T", 0), ("new", 0)}
+    put(store, 1, topic="new", queue_id=1)
+    assert set(bounds(seen)) == {("T", 0), ("new", 0), ("new", 1)}
+    seen.close()
+
+
+def test_folders_that_show_no_change_are_listed_when_it_is_time(
+    home: StoreHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Blind(tail.OverlayFiles):
+        def folder_state(self, folder: Path) -> tuple[int, int] | None:
+            return None
+
+    monkeypatch.setattr(tail, "OverlayFiles", Blind)
     store = home.open(**SIZES)
     put(store, 1)
     now = [100.0]

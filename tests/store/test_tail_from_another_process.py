@@ -19,8 +19,8 @@ from support import full_speed_writer
 from support.effort import BY_TWIN, TWINS, running_on
 
 from penstock.format import kernels
+from penstock.format.kernel_row_types import Reason
 from penstock.format.record import Record, encode_record
-from penstock.format.scan_rows import Reason
 from penstock.store.mapped_file_queue import file_name
 
 WRITER = full_speed_writer.__file__

@@ -17,7 +17,7 @@ from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Sett
 from penstock.store.file_io import FileMap, Files
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.settings import BrokerRole
-from penstock.store.worker import Worker
+from penstock.store.worker_thread import Worker
 
 ASYNC = {"flush_disk_type": FlushDiskType.ASYNC_FLUSH}
 SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
@@ -125,8 +125,8 @@ class BrokenOnce(Files):
         made.will_need = fails_once  # type: ignore[method-assign]
         return made
 
-    def create_map(self, path: Path, size: int) -> FileMap:
-        made = super().create_map(path, size)
+    def create_map(self, path: Path, size: int, *, allocated: int | None = None) -> FileMap:
+        made = super().create_map(path, size, allocated=allocated)
         return self.open_or_create(made) if path.parent.name == "commitlog" else made
 
 
@@ -168,10 +168,10 @@ def test_without_a_supervisor_the_exception_is_not_swallowed() -> None:
 class EndsTheAllocator(Files):
     """Creating the second log file ends the thread that does it, by what no handler of errors expects."""
 
-    def create_map(self, path: Path, size: int) -> FileMap:
+    def create_map(self, path: Path, size: int, *, allocated: int | None = None) -> FileMap:
         if path.parent.name == "commitlog" and not path.name.endswith("0" * 20):
             raise SystemExit("planted")
-        return super().create_map(path, size)
+        return super().create_map(path, size, allocated=allocated)
 
 
 def test_when_the_allocator_ends_nobody_waits_for_its_files(tmp_path: Path) -> None:

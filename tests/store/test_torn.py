@@ -10,10 +10,10 @@ from support.stores import StoreHome
 from penstock.format import kernels
 from penstock.format.checkpoint import Checkpoint
 from penstock.format.constants import SECTOR_SIZE as SECTOR
+from penstock.format.kernel_row_types import Reason
 from penstock.format.record import Record, encode_record
-from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import TRANSACTION_PREPARED
-from penstock.store import Message, MessageStore, PutStatus, prepare
+from penstock.store import Message, MessageStore, PutStatus, encode_message
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -130,7 +130,7 @@ ZEROS = {"at the end": "v\0", "many": "v" + "\0" * 1100 + "v", "many at the end"
 def put_as_rocketmq_would(store: MessageStore, count: int, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts messages with properties that Penstock refuses, but RocketMQ, or a version before this one, accepts."""
     with monkeypatch.context() as patch:
-        patch.setattr(prepare, "check_no_zeros", lambda encoded: None)
+        patch.setattr(encode_message, "check_no_zeros", lambda encoded: None)
         for number in range(count):
             assert store.put(Message("T", b"%d" % number, properties={"p": value})).ok
 

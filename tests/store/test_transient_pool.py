@@ -65,6 +65,12 @@ def big(number: int) -> bytes:
     return b"%d" % number + bytes(20_000)
 
 
+def test_the_free_buffers_are_counted(store: MessageStore) -> None:
+    assert store.figures().transient_buffers_free == 3
+    store.put(Message("orders", b"x"))
+    assert store.figures().transient_buffers_free < 3
+
+
 def test_a_message_is_seen_only_once_it_is_committed(store: MessageStore, tmp_path: Path) -> None:
     answer = store.put(Message("orders", b"one", keys="k"))
     assert answer.ok

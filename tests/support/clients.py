@@ -18,7 +18,8 @@ from typing import Self
 
 import httpx
 
-from penstock.client import Later, Message, Producer, PushConsumer, PushOptions, ReceivedMessage
+from penstock.client import DeadLetter, Later, Message, Producer, PushConsumer, PushOptions, ReceivedMessage
+from penstock.console.succession import take_over
 from penstock.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
@@ -26,6 +27,7 @@ from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler
 from penstock.testing import LocalBroker
 from support.loopback import serving
+from support.stores import eventually
 
 SOON_S = 120.0
 """More than anything here takes, so that a test that fails does not hang."""
@@ -34,12 +36,12 @@ SOON_S = 120.0
 class Gathered:
     """Consumes messages; those that `fails` says so of fail."""
 
-    def __init__(self, fails: Callable[[ReceivedMessage], Later | None] | None = None) -> None:
+    def __init__(self, fails: Callable[[ReceivedMessage], Later | DeadLetter | None] | None = None) -> None:
         self.messages: list[ReceivedMessage] = []
         self._fails = fails
         self._came = asyncio.Event()
 
-    async def __call__(self, message: ReceivedMessage) -> Later | None:
+    async def __call__(self, message: ReceivedMessage) -> Later | DeadLetter | None:
         self.messages.append(message)
         self._came.set()
         return None if self._fails is None else self._fails(message)
@@ -116,9 +118,11 @@ _UP_WITHIN_S = 60.0
 class ConsoleProcess:
     """One console. Use it in a `with` block."""
 
-    def __init__(self, namesrv: str, *options: str, folder: Path) -> None:
+    def __init__(self, namesrv: str, *options: str, folder: Path, planted: str = "") -> None:
+        """`planted`: Python code that runs in the console's process before the console."""
         self._said = folder / "console.txt"
-        order = [sys.executable, "-m", "penstock.cli.main", "console", "--namesrv", namesrv, "--listen", "127.0.0.1:0"]
+        program = ["-c", f"{planted}\nimport sys, penstock.cli.main as command\nsys.exit(command.main())"]
+        order = [sys.executable, *program, "console", "--namesrv", namesrv, "--listen", "127.0.0.1:0"]
         with self._said.open("wb") as said:
             self.process = subprocess.Popen(
                 [*order, "--token", TOKEN, "--json", *options], stdout=subprocess.PIPE, stderr=said, text=True
@@ -168,6 +172,17 @@ class ConsoleProcess:
     def __exit__(self, *error: object) -> None:
         if self.process.poll() is None:
             self.stop()
+
+
+def kill_with_console(process: subprocess.Popen[str], store: Path) -> None:
+    """Kills a `penstock serve` that still runs, and ends the console that a killed one leaves behind.
+
+    The console lets itself be ended as soon as it has noticed that its broker is dead.
+    """
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+        eventually(lambda: take_over(store), "the console of the killed broker is left")
 
 
 MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"

@@ -99,6 +99,9 @@ class ScriptedSlave:
     def report(self, *offsets: int) -> None:
         self._writer.write(struct.pack(f">{len(offsets)}q", *offsets))
 
+    def stop_reading(self) -> None:
+        self._writer.transport.pause_reading()
+
     async def frame(self) -> tuple[int, bytes]:
         """The next frame that is no heartbeat: where, and its bytes."""
         while True:
@@ -201,12 +204,14 @@ class Proxy:
         if self.is_shut:
             writer.close()
             return
+        self._pairs.add(writer)  # so that `cut` ends it, whatever ends this task
         try:
             there, here = await asyncio.open_connection(*self._target)
         except OSError:
             writer.close()
+            self._pairs.discard(writer)
             return
-        self._pairs |= {writer, here}
+        self._pairs.add(here)
         self._slaves.add(writer)
         for task in (self._pass_on(reader, here, self._may_report), self._pass_on(there, writer)):
             running = asyncio.create_task(task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.broker.core import Answer, Client
+from penstock.broker.operations import Answer, Client
 from penstock.errors import Unreachable
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.fields import Fields
@@ -16,8 +16,11 @@ class PlainClient:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 1, account: str | None = None) -> None:
         self.peer = (host, port)
+        self.local = ("127.0.0.1", 10911)
         self.is_loopback = host.startswith("127.")
+        self.secure = False
         self.closed = False
+        self.is_behind = False
         self.account = account
         self.on_close: list[Callable[[Any], None]] = []
 

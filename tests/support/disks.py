@@ -201,9 +201,9 @@ class CountedFiles(UnsyncedFiles):
         made.files = self
         return made
 
-    def create_map(self, path: Path, size: int) -> FileMap:
+    def create_map(self, path: Path, size: int, *, allocated: int | None = None) -> FileMap:
         self.call(f"create {path.name}")
-        return super().create_map(path, size)
+        return super().create_map(path, size, allocated=allocated)
 
     def create_sparse(self, path: Path, size: int, *, synced: bool = True) -> None:
         self.call(f"create {path.name}")
@@ -253,9 +253,13 @@ def run_killed(act: Callable[[CountedFiles], object], last: int) -> None:
 
 
 class FailingMap(UnsyncedMap):
-    """A map whose syncs may fail."""
+    """A map whose syncs and allocations may fail."""
 
     files: FailingFiles
+
+    def allocate(self, start: int, stop: int) -> None:
+        self.files.call("allocate", self.path)
+        super().allocate(start, stop)
 
     def sync(self, start: int = 0, stop: int | None = None) -> None:
         self.files.call("sync", self.path)
@@ -265,7 +269,7 @@ class FailingMap(UnsyncedMap):
 class FailingFiles(UnsyncedFiles):
     """Counts what the store asks of the disk; call number `fails_at` fails, and all later ones if `stays_broken`.
 
-    Stores into a map are no calls: they cannot fail, because a file is allocated before it is mapped.
+    Stores into a map are no calls: they cannot fail, because their blocks are allocated before.
     """
 
     def __init__(self, fails_at: int, kind: int, *, stays_broken: bool = False) -> None:
@@ -304,6 +308,10 @@ class FailingFiles(UnsyncedFiles):
         self.call("read", path)
         return super().read_bytes(path)
 
+    def read_part(self, path: Path, start: int, size: int) -> bytes:
+        self.call("read", path)
+        return super().read_part(path, start, size)
+
     def disk_usage(self, folder: Path) -> tuple[int, int]:
         self.call("usage", folder)
         return super().disk_usage(folder)
@@ -312,9 +320,9 @@ class FailingFiles(UnsyncedFiles):
         self.call("open", path)
         return super()._open(path, flags)
 
-    def _allocate(self, descriptor: int, size: int) -> None:
+    def _allocate(self, descriptor: int, size: int, allocated: int) -> None:
         self.call("allocate", Path(f"/proc/self/fd/{descriptor}").readlink())
-        super()._allocate(descriptor, size)
+        super()._allocate(descriptor, size, allocated)
 
     def _name(self, descriptor: int, path: Path) -> None:
         self.call("name", path)
@@ -357,7 +365,7 @@ class FailingFiles(UnsyncedFiles):
 
 
 class FaultyFiles(Files):
-    """The real disk, with a hook before each sync of a map, each allocation of a file and each sync of a folder.
+    """The real disk, with a hook before each sync of a map, each allocation of blocks and each sync of a folder.
 
     A hook gets the path; it may block, count, or raise OSError as the disk would.
     """
@@ -367,8 +375,8 @@ class FaultyFiles(Files):
         self.before_allocate: Callable[[Path], None] = lambda path: None
         self.before_sync_folder: Callable[[Path], None] = lambda path: None
 
-    def create_map(self, path: Path, size: int) -> FileMap:
-        return self._hooked(super().create_map(path, size))
+    def create_map(self, path: Path, size: int, *, allocated: int | None = None) -> FileMap:
+        return self._hooked(super().create_map(path, size, allocated=allocated))
 
     def open_map(self, path: Path) -> FileMap:
         return self._hooked(super().open_map(path))
@@ -377,9 +385,9 @@ class FaultyFiles(Files):
         self.before_sync_folder(folder)
         super().sync_folder(folder)
 
-    def _create_whole(self, path: Path, size: int) -> int:
+    def _create_whole(self, path: Path, size: int, allocated: int) -> int:
         self.before_allocate(path)
-        return super()._create_whole(path, size)
+        return super()._create_whole(path, size, allocated)
 
     def _hooked(self, made: FileMap) -> FileMap:
         really_sync = made.sync
@@ -388,13 +396,31 @@ class FaultyFiles(Files):
             self.before_sync(made.path)
             really_sync(start, stop)
 
+        really_allocate = made.allocate
+
+        def allocate(start: int, stop: int) -> None:
+            self.before_allocate(made.path)
+            really_allocate(start, stop)
+
         made.sync = sync  # type: ignore[method-assign]
+        made.allocate = allocate  # type: ignore[method-assign]
         return made
 
 
 def refuse(kind: int) -> None:
     """What the disk does when it refuses."""
     raise OSError(kind, os.strerror(kind))
+
+
+def make_sparse(path: Path) -> None:
+    """Replaces a file by a copy whose pages of zeros are holes, as `cp --sparse=always` does."""
+    data = path.read_bytes()
+    path.unlink()
+    with path.open("wb") as copy:
+        copy.truncate(len(data))
+        for at in range(0, len(data), mmap.PAGESIZE):
+            if any(piece := data[at : at + mmap.PAGESIZE]):
+                os.pwrite(copy.fileno(), piece, at)
 
 
 GIB = 1 << 30

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import random
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,15 @@ def chosen_seed() -> int:
     seed = int(os.environ.get("PENSTOCK_SEED") or (_IN_CI if IS_CI else random.randrange(1 << 30)))
     print(f"PENSTOCK_SEED={seed}")
     return seed
+
+
+def tell_progress(what: str, done: int, total: int, every: int) -> None:
+    """Prints a line after each `every` of many: a run of hours shows where it is.
+
+    On stderr, which pytest-xdist's workers share with the terminal, where nothing captures it (`-s`).
+    """
+    if done % every == 0 or done == total:
+        print(f"{what}: {done:,} of {total:,}", file=sys.stderr, flush=True)
 
 
 TWINS = ["plain"]

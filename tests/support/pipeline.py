@@ -37,15 +37,15 @@ from penstock.format.arrow_rows import MESSAGE_SCHEMA
 from penstock.format.record import Record
 from penstock.pipeline.cluster_source import ClusterSource
 from penstock.pipeline.cluster_tasks import ClusterAccess
-from penstock.pipeline.jobs.framework import JobInput
-from penstock.pipeline.jobs.verify import AuditAnswer, NumberedPiece, Stores, Verified, answers, audit_stores
+from penstock.pipeline.jobs.verify import AuditAnswer, NumberedPiece, answers, audit_stores
 from penstock.pipeline.options import Options
 from penstock.pipeline.plan import plan_batch
 from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask, RowPage
-from penstock.pipeline.rows import RowShape
 from penstock.pipeline.source import known_columns, schema_of
+from penstock.pipeline.source_rows import RowShape
 from penstock.store import MessageStore
 from penstock.store.audit import AuditReport, audit
+from penstock.store.audit.several_stores import Stores, Verified
 from penstock.store.readonly.store_folder import StoreFolder
 from penstock.testing import LocalBroker
 from support.arrow import expected_row, rows_of
@@ -185,7 +185,7 @@ def in_process(tasks: Tasks) -> Answers:
 
 
 def stores_at(*paths: Path | str) -> Stores:
-    return Stores.find(JobInput(stores=tuple(str(path) for path in paths), settings=PAIRS))
+    return Stores.find([str(path) for path in paths], pairs=PAIRS)
 
 
 def verified(*paths: Path | str, piece_size: int = 0) -> dict[str, Verified]:

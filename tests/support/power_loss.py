@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,10 @@ class FileNode:
                 content[start : start + step] = newest[start : start + step]
         return bytes(content)
 
+    def twin(self) -> FileNode:
+        """The same file, for another disk."""
+        return FileNode(self._descriptor, self.synced)
+
     def close(self) -> None:
         os.close(self._descriptor)
 
@@ -72,6 +77,9 @@ class LockNode(FileNode):
 
     def newest(self) -> bytes:
         return b"lock"
+
+    def twin(self) -> FileNode:
+        return LockNode()
 
 
 class FolderNode:
@@ -100,6 +108,19 @@ class Change:
             names(self.removed[0]).pop(self.removed[1], None)
         if self.added is not None:
             names(self.added[0])[self.added[1]] = self.added[2]
+
+    def translated(self, twin: Callable[[Node], Node]) -> Change:
+        """The same change, of another disk."""
+
+        def folder(node: FolderNode) -> FolderNode:
+            found = twin(node)
+            assert isinstance(found, FolderNode)
+            return found
+
+        return Change(
+            None if self.removed is None else (folder(self.removed[0]), self.removed[1]),
+            None if self.added is None else (folder(self.added[0]), self.added[1], twin(self.added[2])),
+        )
 
 
 Image = dict[str, bytes | None]
@@ -181,6 +202,34 @@ class PowerLossFiles(UnsyncedFiles):
                 if node not in contents:
                     contents[node] = node.after_power_loss(self.chance)
                 found[prefix + name] = contents[node]
+
+    def after_crash(self, base: Path) -> PowerLossFiles:
+        """Copies the folder to `base` as the page cache has it: what a killed process leaves.
+
+        Returns the disk there, on which the same is pending. Nothing may change files meanwhile.
+        """
+        with self._gate:
+            shutil.copytree(self._base, base)
+            there = PowerLossFiles(base, "")
+            there.chance = self.chance
+            twins: dict[Node, Node] = {}
+            _pair(self._root, there._root, twins)
+
+            def twin(node: Node) -> Node:
+                if node not in twins and isinstance(node, FolderNode):  # it has no name any more
+                    twins[node] = FolderNode()
+                    _pair(node, twins[node], twins)
+                elif node not in twins and isinstance(node, FileNode):
+                    made = twins[node] = node.twin()
+                    there._nodes.append(made)
+                return twins[node]
+
+            for folder in [node for node in twins if isinstance(node, FolderNode)]:
+                copy = twin(folder)
+                assert isinstance(copy, FolderNode)
+                copy.synced = {name: twin(node) for name, node in folder.synced.items()}
+            there._pending = [change.translated(twin) for change in self._pending]
+            return there
 
     def _sync_point(self, what: str) -> None:
         self.at_sync_point(what)
@@ -307,6 +356,17 @@ class PowerLossFiles(UnsyncedFiles):
     def close(self) -> None:
         for node in self._nodes:
             node.close()
+
+
+def _pair(folder: Node, copy: Node, twins: dict[Node, Node]) -> None:
+    """Notes for each node of a tree the node of the same name in its copy, which gets what was synced."""
+    twins[folder] = copy
+    if isinstance(folder, FolderNode) and isinstance(copy, FolderNode):
+        for name, node in folder.names.items():
+            if name in copy.names:
+                _pair(node, copy.names[name], twins)
+    elif isinstance(folder, FileNode) and isinstance(copy, FileNode):
+        copy.synced[:] = folder.synced
 
 
 def write_image(image: Image, folder: Path) -> None:

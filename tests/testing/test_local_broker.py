@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client.message import Message
 from penstock.client.sync import Admin, Producer, PullConsumer
-from penstock.errors import BadSettings, PenstockError, Refused
+from penstock.errors import BadSettings, PenstockError, Refused, Unreachable
 from penstock.testing import LocalBroker, broker
 
 
@@ -107,7 +107,38 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing_open(
         b.settle()
 
 
+def test_it_shows_what_is_stored() -> None:
+    with broker({"orders": 3}, settings={"enabledAppendPropCRC": "true"}) as b:
+        with Producer("PID", b.namesrv) as producer:
+            for number in range(2500):
+                producer.send_oneway(Message("orders", b"%d" % number, tags="paid"))
+            producer.send(Message("orders", b"last"))
+            while len(b.messages("orders")) < 2501:  # the others have no answer
+                pass
+        found = b.messages("orders")
+        assert sorted(message.body for message in found) == sorted([*(b"%d" % n for n in range(2500)), b"last"])
+        assert [message.physical_offset for message in found] == sorted(message.physical_offset for message in found)
+        assert {message.queue.broker_name for message in found} == {"broker-a"}
+        assert found[0].tags == "paid"
+        assert "__CRC32#" not in found[0].properties
+        assert b.messages("never-heard-of") == []
+        b.stop()
+        with pytest.raises(PenstockError, match="is not running"):
+            b.messages("orders")
+
+
 def test_an_administrator_comes_with_it() -> None:
     with broker() as b, b.admin() as admin:
         assert isinstance(admin, Admin)
         assert list(admin.cluster.masters().values()) == [b.address]
+
+
+def test_a_start_that_fails_leaves_nothing_behind() -> None:
+    with broker() as b:
+        b.stop()
+        host, port = b.address.split(":")
+        with socket.create_server((host, int(port))), pytest.raises(Unreachable, match="already in use"):
+            b.start()
+        assert not is_served(b.namesrv)
+        b.start()
+        assert is_served(b.namesrv)

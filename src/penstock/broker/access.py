@@ -21,16 +21,16 @@ import logging
 import os
 import secrets
 import stat
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from penstock.broker.accounts import ANY, PUB, SUB, Account, Accounts, matcher
-from penstock.broker.consumers import Heartbeat
-from penstock.broker.core import Admission, Admit, Call, Client, Denied, Guard, Operation
-from penstock.broker.reads import after_read
+from penstock.broker.access_file import ANY, PUB, SUB, Account, Accounts, UnreadableAccessFile, matcher
+from penstock.broker.cold_look_ups import after_read
+from penstock.broker.consumers import GroupMember, Heartbeat
+from penstock.broker.operations import Admission, Admit, Call, Client, Denied, Guard, Operation
+from penstock.broker.replayed_requests import ReplayGuard
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topics import REPLY_TOPIC_SUFFIX
 from penstock.errors import BadSettings
@@ -42,7 +42,7 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.headers.groups import ConsumerGroupRequest, SendBack, UnregisterClient
 from penstock.protocol.headers.offsets import QueryConsumerOffset, UpdateConsumerOffset
 from penstock.protocol.headers.pull import PullMessage, ViewMessage
-from penstock.protocol.headers.send import EndTransaction, SendMessage
+from penstock.protocol.headers.send import EndTransaction
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.store.message_store import MessageStore
 
@@ -76,12 +76,6 @@ def _topic(name: str, rights: int) -> Need:
 
 def _on_topic(rights: int) -> Rule:
     return lambda request, record: (_topic(request.topic, rights),)
-
-
-def _send_reply(request: SendMessage, record: Record | None) -> Iterator[Need]:
-    """Yields PUB on the topic, except for the cluster's reply topic, which is open to every account."""
-    if not request.topic.endswith(REPLY_TOPIC_SUFFIX):
-        yield _topic(request.topic, PUB)
 
 
 def _consume(
@@ -132,7 +126,7 @@ def _of_record(request: ViewMessage | SendBack, record: Record | None) -> Iterat
 
 NEEDS: Final[Mapping[str, Rule]] = {
     "send": _on_topic(PUB),
-    "send reply": _send_reply,
+    "send reply": _on_topic(PUB),
     "pull": _consume,
     "query offset": _consume,
     "commit offset": _consume,
@@ -196,18 +190,20 @@ RELOAD_EVERY_S: Final = 1.0
 class Access:
     """The accounts of one access file, and what they may do."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises BadSettings if the file cannot be used."""
+    def __init__(self, path: Path, reply_topic: str = "", *, plain_administration: bool = False) -> None:
+        """`reply_topic` is the cluster's: every account may send replies to it. With `plain_administration`, other
+        hosts may administer over connections without TLS. Raises BadSettings if the file cannot be used.
+        """
+        self._reply_topic = reply_topic
+        self._plain_administration = plain_administration
+        self.replays = ReplayGuard()
         self._path = path
         self.accounts = Accounts.load(path)
-        self._state = self._stat()
+        self._state = self._complained_of = self._stat()
         self.reads = 1
         """How often the accounts were loaded so far."""
         self._nobody = Account(access_key="", secret_key=secrets.token_hex(), is_white=matcher(""))
         self._refusals = RateLimitedLog(log)
-        self.administered_from: dict[str, float] = {}
-        """For each host: when an administrator's signed request last came from it, in seconds of the monotonic
-        clock."""
         self._warn_if_readable()
 
     @classmethod
@@ -217,28 +213,37 @@ class Access:
             return None
         if settings.acl_file is None:
             raise BadSettings("aclEnable=true needs aclFile, the file with the accounts")
-        return cls(settings.acl_file)
+        reply_topic = settings.broker_cluster_name + REPLY_TOPIC_SUFFIX
+        return cls(settings.acl_file, reply_topic, plain_administration=settings.plain_administration)
 
     # -- the file --------------------------------------------------------------------------------------------
 
     def reload_if_changed(self) -> None:
-        """Loads the accounts again if the file has changed. Logs a file that cannot be used, and keeps the accounts."""
+        """Loads the accounts again if the file has changed. Logs a file that cannot be used, and keeps the accounts.
+
+        If the file cannot be read, and after any other error, the next call tries again.
+        """
         state = self._stat()
         if state == self._state:
             return
-        self._state = state
         try:
             self.accounts = Accounts.load(self._path)
         except BadSettings as error:
-            log.error("access file not reloaded, the accounts are unchanged: %s", error)
+            if not isinstance(error, UnreadableAccessFile):
+                self._state = state
+            if state != self._complained_of:
+                self._complained_of = state
+                log.error("access file not reloaded, the accounts are unchanged: %s", error)
             return
+        self._state = self._complained_of = state
         self.reads += 1
         log.info("reloaded the access file: %d accounts", len(self.accounts.by_key))
         self._warn_if_readable()
 
     @property
-    def file_name(self) -> str:
-        return self._path.name
+    def path(self) -> Path:
+        """The access file."""
+        return self._path.absolute()
 
     @property
     def changed_at_ms(self) -> int:
@@ -275,21 +280,39 @@ class Access:
         account = self.accounts.by_key.get(key, self._nobody)
         return None if account.is_white(address) else account
 
-    def admission(self, operation: Operation) -> Admit | None:
-        """Returns the check that a client is an administrator; None if the operation is not administration."""
-        if not operation.is_administration:
-            return None
-        return lambda client: self.check_administrator(client, f"'{operation.name}'")
+    def admission(self, is_slave: IsLocal) -> Admission:
+        """Returns the admission with accounts: administration is for administrators.
 
-    def check_administrator(self, client: Client, request: str) -> None:
-        """Raises Denied, which names the request, if its client is not an administrator."""
+        Clients for which `is_slave` returns True may ask over a connection without TLS for what slaves copy.
+        """
+
+        def admission(operation: Operation) -> Admit | None:
+            if not operation.is_administration:
+                return None
+            name, for_slaves = f"'{operation.name}'", operation.for_slaves
+
+            def admit(client: Client) -> None:
+                self.check_administrator(client, name, may_be_plain=for_slaves and is_slave(client))
+
+            return admit
+
+        return admission
+
+    def check_administrator(self, client: Client, request: str, *, may_be_plain: bool = False) -> None:
+        """Raises Denied, which names the request, if its client is not an administrator.
+
+        From other hosts it must use TLS, unless `may_be_plain` or the setting plainAdministration allows otherwise: the
+        signature hides nothing, and that of RocketMQ's tools can be used again for another request.
+        """
         account = self.account(client, client.account)
         if account is None:
             return
+        if not (client.is_loopback or client.secure or may_be_plain or self._plain_administration):
+            why = "administration from another host needs TLS; use TLS, or set plainAdministration=true at the broker"
+            self.refuse(client, request, why)
         if not account.admin:
             why = f"{request} is for administrators, and account '{account.access_key}' is not one"
             self.refuse(client, request, why)
-        self.administered_from[client.peer[0]] = time.monotonic()
 
     def guard(self, store: MessageStore) -> Guard:
         """Returns the guard that checks the rights of all requests but administration."""
@@ -298,6 +321,7 @@ class Access:
             if operation.is_administration:
                 return operation.call
             call, needs, offset_of = operation.call, NEEDS[operation.name], RECORDS.get(operation.name)
+            open_topic = self._reply_topic if operation.name == "send reply" else None
 
             def check_and_call(
                 account: Account, client: Client, request: Any, more: tuple[Any, ...], record: Record | None
@@ -310,7 +334,7 @@ class Access:
 
             def guarded(client: Client, request: Any, *more: Any) -> Any:
                 account = self.account(client, client.account)  # not after a read: it belongs to this request
-                if account is None:
+                if account is None or (open_topic is not None and request.topic == open_topic):
                     return call(client, request, *more)
                 if offset_of is None:
                     return check_and_call(account, client, request, more, None)
@@ -320,6 +344,15 @@ class Access:
             return guarded
 
         return guard
+
+    def may_publish(self, producer: GroupMember, topic: str) -> bool:
+        """Whether the account that registered a producer may send to a topic, and so may see its half messages."""
+        try:
+            account = self.account(producer.client, producer.account)
+        except Denied:
+            return False
+        need = _topic(topic, PUB)
+        return account is None or account.may(need.rights, topic=need.topic, group=need.group)
 
     def refuse(self, client: Client, request: str, why: str) -> NoReturn:
         """Logs that a request is refused, at most one line a second, and raises Denied."""

@@ -23,31 +23,32 @@ from typing import Any, Final, Protocol
 
 from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_local, only_local
 from penstock.broker.admin import BrokerAdmin
-from penstock.broker.admin.runtime import AdminAccounts
-from penstock.broker.broker_state import BrokerState, HealthReport
+from penstock.broker.admin.accounts import AdminAccounts
+from penstock.broker.admin.act_log import ActLog
 from penstock.broker.consumers import Clients
-from penstock.broker.core import Call, ClientRequests, Core, Denied, Guard, Operation, host_text
 from penstock.broker.filters import SqlCompiler, compile_sql
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
+from penstock.broker.operations import Call, ClientRequests, Core, Denied, Guard, Operation, host_text
 from penstock.broker.pull import MovedOffsets, Pulls, SlaveReads
 from penstock.broker.query import MessageQueries
 from penstock.broker.registration import BrokerRegistration
 from penstock.broker.remoting.administration import administration_handlers
-from penstock.broker.remoting.client_requests import RemotingClientRequests
-from penstock.broker.remoting.clients import client_handlers
-from penstock.broker.remoting.messages import message_handlers
+from penstock.broker.remoting.calls_to_clients import RemotingClientRequests
+from penstock.broker.remoting.heartbeats_and_locks import client_handlers
+from penstock.broker.remoting.send_and_pull import message_handlers
 from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.replication.replication import SAMPLE_S as REPLICATION_SAMPLE_S
-from penstock.broker.replication.replication import Replication, check_role
+from penstock.broker.replication.replication import Replication, check_role, shown_settings
 from penstock.broker.request_reply import RequestReply
 from penstock.broker.retry import SendBacks
+from penstock.broker.saved_tables import BrokerState, HealthReport
 from penstock.broker.send import SendChecks, Sends
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.stats import SAMPLE_S, StoreWatch
 from penstock.broker.tracing import start_tracing
-from penstock.broker.transactions import TransactionCheck, Transactions, make_half
+from penstock.broker.transactions import TransactionCheck, Transactions, all_may_publish, make_half
 from penstock.clock import now_ms
 from penstock.errors import Unreachable
 from penstock.namesrv.name_server import NameServer
@@ -64,6 +65,8 @@ log = logging.getLogger("penstock.broker")
 
 _FRAME_SLACK: Final = 1 << 20
 """Bytes that a frame may have on top of the largest message."""
+_LARGEST_FRAME: Final = 128 << 20
+"""Ceiling of the frames that follow maxMessageSize: half of the bytes that incomplete frames may take in all."""
 _GATHER_S: Final = 0.01
 """Seconds that the dispatch thread collects messages before it dispatches them. Held pulls do not wait that long: the
 loop itself dispatches for them. The thread should run rarely, because each run takes the GIL from the loop."""
@@ -134,10 +137,15 @@ class Broker:
         self._stopping: asyncio.Task[bool] | None = None
         state.tasks.on_leave.append(self._leave)
         requests = RemotingClientRequests()
+        may_publish = all_may_publish if self.access is None else self.access.may_publish
         self.transaction_check = TransactionCheck(
-            store, state.topics, state.offsets, state.clients, requests, state.settings, clock
+            store, state.topics, state.offsets, state.clients, requests, state.settings, clock, may_publish
         )
-        self.administration = BrokerAdmin(state, self.held, self.pending_acks, requests, compile_sql)
+        derived = {"useTLS": str(self._tls.peeks).lower(), **shown_settings(store.settings, state.settings.now)}
+        in_frames = self._limits().frame_bytes - _FRAME_SLACK
+        self.administration = BrokerAdmin(
+            state, self.held, self.pending_acks, requests, compile_sql, derived, max_message_size=in_frames
+        )
         self._queries = MessageQueries(store)
         self.write_guard = WriteGuard()
         if self.replication.is_slave:
@@ -167,9 +175,10 @@ class Broker:
         tracing = start_tracing()
         guards: list[Guard] = [self.write_guard] if tracing is None else [tracing, self.write_guard]
         if self.access is None:
-            core = Core(only_local(local, self.replication.may_ask), guards)
+            core = Core(only_local(local, self.replication.may_ask), [*guards, ActLog()])
         else:
-            core = Core(self.access.admission, [*guards, self.access.guard(store)])
+            rights = self.access.guard(store)
+            core = Core(self.access.admission(self.replication.may_ask), [*guards, rights, ActLog()])
         checks = SendChecks(state.topics, state.groups, state.settings, clock)
         sends = Sends(
             store,
@@ -197,8 +206,9 @@ class Broker:
             Clients(state.clients, state.groups, state.topics, state.settings, requests, compile_sql),
             state.locks,
             self.administration,
-            AdminAccounts(self.access, self.identity),
+            AdminAccounts(self.access, self.identity, state.settings),
             self.replication.status,
+            self.replication.tickets,
         )
         for concern in concerns:
             core.add(*concern.operations())
@@ -216,7 +226,7 @@ class Broker:
 
     def _limits(self) -> ConnectionLimits:
         return ConnectionLimits(
-            frame_bytes=max(MAX_FRAME, self.store.settings.max_message_size + _FRAME_SLACK),
+            frame_bytes=min(max(MAX_FRAME, self.store.settings.max_message_size + _FRAME_SLACK), _LARGEST_FRAME),
             idle_s=float(self.state.settings.now.server_channel_max_idle_time_seconds),
         )
 
@@ -229,11 +239,12 @@ class Broker:
         """
         tasks = self.state.tasks
         tasks.watch_loop()
+        if note := frames_note(self.store.settings.max_message_size):
+            log.warning("%s", note)
         where = await self._server.start(host, port, bound)
         self.state.start_saving()
         for_slaves = await self.replication.start_listening()
-        if for_slaves is not None:
-            await self._listen_two_below(*where)
+        await self._listen_two_below(*where)
         self.registration.start("" if for_slaves is None else host_text(*for_slaves))
         self.replication.start_following()
         if self.store.role.delivers:
@@ -249,16 +260,24 @@ class Broker:
         return where
 
     async def _listen_two_below(self, host: str, port: int) -> None:
-        """Listens at `port` minus 2 as well, where RocketMQ's slaves ask their master for topics. Logs a failure."""
+        """Listens at `port` minus 2 as well: for RocketMQ's clients up to 4.5.0, which send and pull there by default,
+        and its slaves, which copy topics from there. A port that is taken is a warning.
+        """
         if port <= 2:
             return
         second = self._make_server()
         try:
             await second.start(host, port - 2)
         except Unreachable as error:
-            log.warning("RocketMQ slaves cannot copy topics from this master: %s", error)
+            log.warning("RocketMQ's slaves, and its clients up to 4.5.0, cannot use this broker: %s", error)
         else:
             self._second_server = second
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections of clients."""
+        servers = [self._server] if self._second_server is None else [self._server, self._second_server]
+        return sum(len(server.connections) for server in servers)
 
     def health(self) -> HealthReport:
         """Returns whether the broker does all that it should, and if not, why. Costs nothing worth mentioning."""
@@ -323,6 +342,19 @@ async def _within(coroutine: Coroutine[Any, Any, None], deadline: float) -> bool
         log.exception("a step of stopping the broker failed")
         return False
     return True
+
+
+def frames_note(max_message_size: int) -> str:
+    """Returns what does not follow a maxMessageSize above the frames of RocketMQ's protocol; empty if all does."""
+    if max_message_size + _FRAME_SLACK <= MAX_FRAME:
+        return ""
+    taken = min(max_message_size, _LARGEST_FRAME - _FRAME_SLACK)
+    cut = "" if taken == max_message_size else f"this broker takes messages of at most {taken} bytes; and "
+    return (
+        f"maxMessageSize={max_message_size}: {cut}clients read frames of at most {MAX_FRAME} bytes, so they cannot "
+        f"pull messages of more than about {(MAX_FRAME - _FRAME_SLACK) >> 20} MiB; RocketMQ's do with a higher "
+        "com.rocketmq.remoting.frameMaxLength"
+    )
 
 
 def _identity(store: MessageStore, settings: BrokerSettings) -> BrokerIdentity:

@@ -23,10 +23,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.broker.core import Client, ClientRequests, Operation
 from penstock.broker.filters import SqlCompiler
+from penstock.broker.operations import Client, ClientRequests, Operation
 from penstock.broker.settings import SettingsInForce
-from penstock.broker.topics import UNIT_SUBSCRIPTION, BrokerTopics, is_system_group, retry_topic, system_groups
+from penstock.broker.topics import (
+    MAX_CREATED_BYTES,
+    MAX_CREATED_BYTES_OF_CLIENT,
+    UNIT_SUBSCRIPTION,
+    BrokerTopics,
+    is_system_group,
+    retry_topic,
+    system_groups,
+)
 from penstock.errors import BadRequest
 from penstock.format.config_tables import DataVersion, SubscriptionGroup, SubscriptionGroups
 from penstock.format.topics import is_legal_topic
@@ -41,8 +49,10 @@ from penstock.protocol.bodies.clients import (
 )
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.groups import ConsumerGroupRequest, UnregisterClient
+from penstock.protocol.memory_budget import Budget, entry_bytes
 from penstock.protocol.subscription import TAG, SubscriptionData
 from penstock.protocol.versions import Language
+from penstock.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("penstock.broker")
 
@@ -65,12 +75,18 @@ class GroupTable:
         self._version = loaded.version
         self._groups = {**{group.name: group for group in system_groups()}, **loaded.groups}
         self.on_change: list[Callable[[], object]] = []
+        self.created = Budget("new consumer groups", MAX_CREATED_BYTES, MAX_CREATED_BYTES_OF_CLIENT)
+        """What the requests of connected clients have created."""
+        self._refusals = RateLimitedLog(log)
 
     def find(self, group: str) -> SubscriptionGroup | None:
         return self._groups.get(group)
 
-    def find_or_create(self, group: str) -> SubscriptionGroup | None:
-        """Returns the group, created if it is new; None if it may not be created."""
+    def find_or_create(self, group: str, by: Client | None = None) -> SubscriptionGroup | None:
+        """Returns the group, created if it is new; None if it may not be created.
+
+        Raises Refusal if the client `by`, which asks for it, has created too many.
+        """
         known = self._groups.get(group)
         if known is not None:
             return known
@@ -79,8 +95,12 @@ class GroupTable:
         if not is_legal_group(group):
             return None
         if len(self._groups) >= self._settings.now.max_groups:
-            log.warning("consumer group %s not created: there are %d already (maxGroups)", group, len(self._groups))
+            self._refusals.warn(
+                f"consumer group {group} not created: there are {len(self._groups)} already (maxGroups)"
+            )
             return None
+        if by is not None:
+            self.created.charge_until_close(entry_bytes(group), by)
         created = SubscriptionGroup(name=group)
         log.info("created consumer group %s", group)
         self.update(created)
@@ -133,6 +153,8 @@ class GroupTable:
 EXPIRY_S: Final = 120.0
 _MAX_GROUPS: Final = 4096
 """Limit of the groups of one connection, producer and consumer groups together."""
+MAX_BYTES: Final = 256 << 20
+MAX_BYTES_OF_CLIENT: Final = 16 << 20
 
 
 class GroupMember(msgspec.Struct, eq=False):
@@ -144,6 +166,8 @@ class GroupMember(msgspec.Struct, eq=False):
     version: int
     seen_at: float
     """When the client's last heartbeat arrived, in seconds of the table's clock."""
+    account: str | None
+    """The access key of the account that sent the last heartbeat; see `Client.account`."""
 
     @property
     def address(self) -> str:
@@ -192,8 +216,10 @@ class ClientTable:
         self._clock = clock
         self._producers: dict[str, dict[Client, GroupMember]] = {}
         self._consumers: dict[str, ConsumerGroup] = {}
-        self._groups_of: dict[Client, set[tuple[bool, str]]] = {}
-        """The groups of each client, as pairs: whether it consumes, and the group's name."""
+        self._groups_of: dict[Client, dict[tuple[bool, str], int]] = {}
+        """The groups of each client, as pairs: whether it consumes, and the group's name. For each, the bytes that are
+        charged for it."""
+        self.budget = Budget("groups and subscriptions", MAX_BYTES, MAX_BYTES_OF_CLIENT)
         self.on_change: list[Callable[[ConsumerGroup], None]] = []
         """Called with a group when its consumers or topics have changed."""
 
@@ -228,19 +254,25 @@ class ClientTable:
 
     def add_producer(self, group: str, client_id: str, client: Client, language: Language, version: int) -> None:
         """Adds a producer, or renews its heartbeat."""
-        self._register(client, False, group)
+        self._register(client, False, group, entry_bytes(group, client_id))
         clients = self._producers.setdefault(group, {})
-        clients[client] = GroupMember(client_id, client, language, version, self._clock())
+        if client not in clients:
+            log.debug("producer %s of group %s connected from %s:%d", client_id, group, *client.peer)
+        clients[client] = GroupMember(client_id, client, language, version, self._clock(), client.account)
 
     def add_consumer(
         self, data: ConsumerData, client_id: str, client: Client, language: Language, version: int
     ) -> None:
         """Adds a consumer, or renews its heartbeat, and updates its group's subscriptions."""
-        self._register(client, True, data.group_name)
+        texts = [each for one in data.subscription_data_set for each in (one.topic, one.sub_string, *one.tags_set)]
+        size = entry_bytes(data.group_name, client_id) + sum(map(entry_bytes, texts))
+        self._register(client, True, data.group_name, size)
         group = self._consumers.setdefault(data.group_name, ConsumerGroup(data.group_name))
         before = group.clients.get(client)
-        group.clients[client] = GroupMember(client_id, client, language, version, self._clock())
+        group.clients[client] = GroupMember(client_id, client, language, version, self._clock(), client.account)
         changed = group.update(data)
+        if before is None:
+            log.debug("consumer %s of group %s connected from %s:%d", client_id, data.group_name, *client.peer)
         if changed or before is None or before.client_id != client_id:
             self._changed(group)
 
@@ -249,7 +281,7 @@ class ClientTable:
         clients.pop(client, None)
         if not clients:
             self._producers.pop(group, None)
-        self._groups_of.get(client, set()).discard((False, group))
+        self._forget(client, False, group)
 
     def remove_consumer(self, name: str, client: Client) -> None:
         group = self._consumers.get(name)
@@ -257,7 +289,7 @@ class ClientTable:
             if not group.clients:
                 del self._consumers[name]
             self._changed(group)
-        self._groups_of.get(client, set()).discard((True, name))
+        self._forget(client, True, name)
 
     def expire(self) -> None:
         """Removes clients that sent no heartbeat for EXPIRY_S seconds, and closes their connections."""
@@ -269,14 +301,19 @@ class ClientTable:
             self._remove(client)
             client.close()
 
-    def _register(self, client: Client, consumes: bool, group: str) -> None:
+    def _register(self, client: Client, consumes: bool, group: str, size: int) -> None:
+        """Charges a client for its membership in a group. Raises BadRequest or Refusal if that is too much."""
         groups = self._groups_of.get(client)
         if groups is None:
-            groups = self._groups_of[client] = set()
+            groups = self._groups_of[client] = {}
             client.on_close.append(self._remove)
         if (consumes, group) not in groups and len(groups) >= _MAX_GROUPS:
             raise BadRequest(f"one connection may belong to at most {_MAX_GROUPS} groups")
-        groups.add((consumes, group))
+        self.budget.charge(size - groups.get((consumes, group), 0), client)
+        groups[consumes, group] = size
+
+    def _forget(self, client: Client, consumes: bool, group: str) -> None:
+        self.budget.charge(-self._groups_of.get(client, {}).pop((consumes, group), 0), client)
 
     def _remove(self, client: Client) -> None:
         for consumes, group in list(self._groups_of.get(client, ())):
@@ -335,18 +372,19 @@ class Clients:
     def heartbeat(self, client: Client, beat: Heartbeat) -> None:
         data = beat.data
         for consumer in data.consumer_data_set:
-            self._create_group(consumer)
+            self._create_group(client, consumer)
             self._clients.add_consumer(consumer, data.client_id, client, beat.language, beat.version)
         for producer in data.producer_data_set:
             self._clients.add_producer(producer.group_name, data.client_id, client, beat.language, beat.version)
 
-    def _create_group(self, consumer: ConsumerData) -> None:
+    def _create_group(self, client: Client, consumer: ConsumerData) -> None:
         if not is_legal_group(consumer.group_name):
             raise BadRequest(f"{consumer.group_name[:40]!r} is not a legal name for a consumer group")
-        group = self._groups.find_or_create(consumer.group_name)
+        group = self._groups.find_or_create(consumer.group_name, client)
         if group is not None and group.retry_queue_nums > 0:
             flag = UNIT_SUBSCRIPTION if consumer.unit_mode else 0
-            self._topics.create_for_send_back(retry_topic(group.name), group.retry_queue_nums, sys_flag=flag)
+            name = retry_topic(group.name)
+            self._topics.create_for_send_back(name, group.retry_queue_nums, sys_flag=flag, by=client)
 
     def unregister(self, client: Client, request: UnregisterClient) -> None:
         if request.producer_group:

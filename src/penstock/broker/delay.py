@@ -8,8 +8,8 @@ never be stored is skipped and logged.
 
 The progress of each level is in delayOffset.json. The file is written every `flushDelayOffsetInterval` ms and at the
 end, always after the log was synced. So the file never counts a message as delivered that a power failure could take
-back. After a crash the messages of the last few seconds are delivered again; none is lost. Use it from the loop's
-thread only.
+back. What was delivered after it was written, a start finds in the log (`delivered.py`), so a kill doubles no message.
+Use it from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.broker.reads import completed
-from penstock.broker.scheduler import ScheduledCall, Scheduler
+from penstock.broker.cold_look_ups import completed
+from penstock.broker.delay_recovery import SaveNotes, deliverable, find_delivered
+from penstock.broker.timed_calls import ScheduledCall, Scheduler
 from penstock.format.config_tables import DelayOffsets
-from penstock.format.constants import HALF_TOPIC, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC
-from penstock.format.properties import encode_properties
+from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record
 from penstock.store.cold_reads import try_read
-from penstock.store.message import Message, PutStatus
 from penstock.store.message_store import MessageStore
-from penstock.supervision import Supervisor
+from penstock.task_supervision import Supervisor
 
 log = logging.getLogger("penstock.broker")
 
@@ -43,7 +42,8 @@ _STEP: Final = 64
 _STEP_S: Final = 0.005
 """Seconds that one level may occupy the loop."""
 _RETRY_MS: Final = 1000
-_NEVER: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+_LOG_STEP: Final = 256 << 20
+"""Bytes of the log after which the progress is saved even if it is the same, so that a start has less to search."""
 
 
 class DelayedMessages:
@@ -72,16 +72,52 @@ class DelayedMessages:
         """The step that each level runs now. A level has a call or a step, never both."""
         self._closed = True
         """Until `start`: a slave never starts delivery, its master delivers."""
+        self._notes = SaveNotes(store)
+        self._unsearched: tuple[int, int] | None = None
+        """The range of the log in which the first start searches for delivered messages; None after the search."""
+        self._search: asyncio.Task[None] | None = None
+        if store.role.delivers:
+            log_end = store.log.queue.wrote_offset
+            begin = self._notes.log_end_of(loaded.offsets)
+            self._unsearched = (log_end if begin is None else begin, log_end)
         store.on_arrival(self._on_arrival)
         scheduler.on_set_back.append(self._wake_all)
 
     def start(self) -> None:
-        """Starts or resumes delivery."""
+        """Starts or resumes delivery. The first start searches the log for what was delivered before a crash."""
+        if self._search is not None and not self._search.done():
+            return
+        begin, end = self._unsearched or (0, 0)
+        is_current = self._store.try_catch_up()
+        if begin < end and not (is_current and all(first >= last for first, last in self.progress().values())):
+            self._search = asyncio.create_task(self._search_and_start(begin, end))
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._unsearched = None
         self._closed = False
         self._wake_all()
 
+    async def _search_and_start(self, begin: int, end: int) -> None:
+        """Moves each level behind what the log says was delivered, then starts delivery. `stop` cancels it."""
+        try:
+            search = partial(find_delivered, self._store, dict(self._next), begin, end)
+            found = await asyncio.wrap_future(self._store.read_cold(search, self))
+        except Exception as error:  # whatever it is: delivered twice is better than never
+            self._supervisor.failed("search of the log for delivered messages, which are delivered again", error)
+        else:
+            count = sum(offset - self._next.get(level, 0) for level, offset in found.items())
+            if count:
+                log.info("the log has %d delayed messages that were delivered just before the broker ended", count)
+            self._next.update(found)
+        self._begin()
+
     def stop(self) -> None:
         self._closed = True
+        if self._search is not None:
+            self._search.cancel()
+            self._search = None
         for call in self._calls.values():
             call.cancel()
         for step in self._steps.values():
@@ -92,21 +128,37 @@ class DelayedMessages:
     # -- progress --------------------------------------------------------------------------------------------
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """Returns, for each level in use, the next queue offset to deliver and the end of its queue."""
+        """Returns, for each level in use, the next queue offset to deliver and the end of its queue.
+
+        Never waits for dispatch: the end lacks the newest messages while another thread dispatches them.
+        """
         progress = {}
         for level in range(1, len(self._levels) + 1):
-            end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+            queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
+            end = 0 if queue is None else queue.max_offset
             if end or level in self._next:
                 progress[level] = (self._next.get(level, 0), end)
         return progress
 
     def version(self) -> object:
         """Returns a value that changes when there is something new to save."""
-        return tuple(self._next.items())
+        return *self._next.items(), self._store.log.queue.wrote_offset // _LOG_STEP if self._store.role.delivers else 0
 
     def snapshot(self) -> DelayOffsets:
-        """Returns the contents of delayOffset.json. They may be written only after the log is synced."""
+        """Returns the contents of delayOffset.json."""
         return DelayOffsets(offsets=dict(sorted(self._next.items())), extra=self._extra)
+
+    def begin_save(self) -> DelayOffsets:
+        """Returns the contents of delayOffset.json, to be written after `before_write`."""
+        if self._store.role.delivers and self._unsearched is None:
+            self._notes.add(self._next, self._store.log.queue.wrote_offset)
+        return self.snapshot()
+
+    def before_write(self) -> None:
+        """Syncs the log, then notes where it ended at `begin_save`. Runs in the writing thread. Raises StoreFailed."""
+        self._store.flush()
+        if self._store.role.delivers:
+            self._notes.write()
 
     def replace(self, offsets: DelayOffsets) -> None:
         """Replaces the table by the master's. Callers must stop delivery first."""
@@ -186,33 +238,15 @@ class DelayedMessages:
         if record is None:
             log.error("skipped the delayed message at offset %d: it is damaged or deleted", physical_offset)
             return True
-        message = _deliverable(record)
+        message = deliverable(record)
         if message is None:
-            log.error("skipped the delayed message at offset %d: its real topic is missing", physical_offset)
+            log.error("skipped the delayed message at offset %d: no topic can take it", physical_offset)
             return True
-        result = self._store.append(message)
+        result = self._store.append(message, again=True)
         if result.stored:
             return True
-        if result.status in _NEVER:
+        if result.refused_for_good:
             log.error("skipped the delayed message at offset %d: %s", physical_offset, result.reason)
             return True
         log.warning("the delayed message at offset %d is retried: %s", physical_offset, result.reason)
         return False
-
-
-def _deliverable(record: Record) -> Message | None:
-    """Returns the message as it was sent, with the delay's properties as in RocketMQ; None without a real topic."""
-    topic, queue_id = record.properties.get(REAL_TOPIC, ""), record.properties.get(REAL_QID, "")
-    if not topic or not queue_id.isdecimal() or topic == HALF_TOPIC:
-        return None
-    return Message(
-        topic,
-        record.body,
-        queue_id=int(queue_id),
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        born_timestamp=record.born_timestamp,
-        born_host=record.born_host,
-        reconsume_times=record.reconsume_times,
-        property_text=encode_properties(record.properties).decode("utf-8", "surrogateescape"),
-    )

@@ -38,6 +38,10 @@ RecordFilter: TypeAlias = Callable[[bytes], bool]
 SqlCompiler: TypeAlias = Callable[[str], RecordFilter]
 """Compiles an SQL92 expression. Raises BadRequest."""
 _MAX_CACHED_TAGS: Final = 4096
+_TAG_BYTES: Final = 256
+"""What a tag takes in a filter."""
+_SQL_BYTES: Final = 100
+"""What a character of an SQL92 expression takes when it is compiled."""
 _MAX_EXAMINED: Final = 800
 _WORK_A_PULL: Final = 80_000
 """Limit of a pull's work if it selects no message. The unit is one part of an expression, less than a microsecond."""
@@ -49,6 +53,13 @@ class Selection(NamedTuple):
     tags: TagFilter = EVERYTHING
     accepts: RecordFilter | None = None
     """If set, a record must pass this filter as well as `tags`."""
+    sql: str = ""
+    """The expression of `accepts`."""
+
+    @property
+    def memory(self) -> int:
+        """An estimate of the bytes that the filters take, rather too high."""
+        return _TAG_BYTES * len(self.tags.tags) + _SQL_BYTES * len(self.sql)
 
     def may_match(self, tags_codes: npt.NDArray[np.int64]) -> bool:
         """Whether at least one of these tags codes may belong to a selected message."""

@@ -2,8 +2,12 @@
 
 A held pull runs again, and is settled, when a message arrives that may match its filter, or when its time is up. If
 its client closes the connection, the pull is dropped. The dispatch thread reports arrivals; many arrivals reach the
-loop in one call. The caller limits the number of held pulls per client. Use everything but `_on_arrival` and
-`_on_flushed` from the loop's thread only.
+loop in one call. The caller limits the number of held pulls per client.
+
+One message may settle thousands of pulls, each with a copy of it. So a pull whose client has not read its earlier
+replies waits until it has, and one turn of the loop settles pulls with at most TURN_BYTES. Pulls that wait for the disk
+share the budget, and read one after the other for each client, when it has read its earlier replies (`read_turn`). Use
+everything but `_on_arrival` and `_on_flushed` from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -11,16 +15,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.broker.core import Client, Deferred
 from penstock.broker.filters import Selection
-from penstock.broker.outcomes import PullOutcome
+from penstock.broker.operations import Client, Deferred
+from penstock.broker.send_and_pull_results import PullOutcome
 from penstock.protocol.codes import Refusal, ResponseCode
+from penstock.protocol.memory_budget import Budget
 from penstock.store.message_store import MessageStore
 from penstock.store.settings import FlushDiskType
 
@@ -30,10 +36,18 @@ _MAX_CODES = 4096
 the queue runs."""
 
 
+TURN_BYTES: Final = 32 << 20
+_RETRY_S: Final = 0.02
+"""Seconds until postponed pulls are looked at again."""
+_STOPPING: Final = "this broker is stopping; pull from another"
+MAX_BYTES: Final = 256 << 20
+MAX_BYTES_OF_CLIENT: Final = 64 << 20
+
+
 class HeldPull(Deferred[PullOutcome]):
     """A pull that waits for a message at `offset` or later."""
 
-    __slots__ = ("client", "key", "offset", "run", "selection", "timer")
+    __slots__ = ("client", "cost", "key", "offset", "run", "selection", "size", "timer")
 
     def __init__(
         self,
@@ -43,8 +57,11 @@ class HeldPull(Deferred[PullOutcome]):
         offset: int,
         selection: Selection,
         run: Callable[[HeldPull, bool], bool],
+        cost: int,
     ) -> None:
+        """`cost` is an estimate of the memory that it takes while it is held."""
         super().__init__()
+        self.cost = cost
         self.client = client
         self.key = (topic, queue_id)
         self.offset = offset
@@ -53,6 +70,14 @@ class HeldPull(Deferred[PullOutcome]):
         """Runs the pull. The second argument says whether this is the last attempt. Returns whether the pull was
         settled. May advance `offset`."""
         self.timer: asyncio.TimerHandle | None = None
+        """None if the pull is not held (any more)."""
+        self.size = 0
+        """Bytes of the messages in the outcome."""
+
+    def settle(self, outcome: PullOutcome | Exception) -> None:
+        if isinstance(outcome, PullOutcome):
+            self.size = len(outcome.page.data)
+        super().settle(outcome)
 
 
 class HeldPulls:
@@ -69,10 +94,17 @@ class HeldPulls:
         `_lock` guards it and `_wake_scheduled`."""
         self._wake_scheduled = False
         self._lock = threading.Lock()
-        self._reading: set[asyncio.Task[None]] = set()
+        self._reading: set[asyncio.Task[PullOutcome]] = set()
         """The tasks of former held pulls that wait for the disk."""
+        self._turns: WeakKeyDictionary[Client, asyncio.Lock] = WeakKeyDictionary()
+        """For each client with pulls that wait for the disk: whose turn it is to read."""
         self._closed = False
         self._catch_up_scheduled = False
+        self.budget = Budget("waiting pulls", MAX_BYTES, MAX_BYTES_OF_CLIENT)
+        self._turn_bytes = 0
+        """Bytes of the pulls that were settled in this turn of the loop."""
+        self._postponed: dict[HeldPull, bool] = {}
+        """Pulls that are due, in order, and whether each runs for the last time."""
         store.on_arrival(self._on_arrival)
         if store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             store.watermarks.on_advance(self._on_flushed)
@@ -84,7 +116,8 @@ class HeldPulls:
         return len(self._by_client.get(client, ()))
 
     def hold(self, pull: HeldPull, seconds: float) -> None:
-        """Holds a pull for at most `seconds`."""
+        """Holds a pull for at most `seconds`. Raises Refusal if held pulls take too much memory."""
+        self.budget.charge(pull.cost, pull.client)
         self._by_queue.setdefault(pull.key, set()).add(pull)
         of_client = self._by_client.get(pull.client)
         if of_client is None:
@@ -116,21 +149,36 @@ class HeldPulls:
     def settle_later(self, pull: HeldPull, outcome: Coroutine[Any, Any, PullOutcome]) -> None:
         """Settles a pull that is no longer held with an outcome that waits for the disk, or with its error."""
 
-        async def settle() -> None:
-            try:
-                pull.settle(await outcome)
-            except asyncio.CancelledError:
-                pull.settle(Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping; pull from another"))
-            except Exception as error:  # nothing else would settle this pull
+        def settle(done: asyncio.Task[PullOutcome]) -> None:
+            """Nothing else would settle this pull, and a task that is cancelled before its first step cannot."""
+            self._reading.discard(done)
+            if done.cancelled():
+                pull.settle(Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _STOPPING))
+            elif isinstance(error := done.exception(), Exception):
                 pull.settle(error)
+            elif error is None:
+                pull.settle(done.result())
 
-        task = asyncio.create_task(settle())
+        task = asyncio.create_task(outcome)
         self._reading.add(task)
-        task.add_done_callback(self._reading.discard)
+        task.add_done_callback(settle)
+
+    @contextlib.asynccontextmanager
+    async def read_turn(self, client: Client, cost: int) -> AsyncIterator[None]:
+        """The turn of a pull to read from the disk. It comes after the client's earlier pulls, once their replies are
+        read. Raises Refusal if waiting pulls take too much memory.
+        """
+        with self.budget.charged(cost, client):
+            async with self._turns.setdefault(client, asyncio.Lock()):
+                while client.is_behind and not (client.closed or self._closed):
+                    await asyncio.sleep(_RETRY_S)
+                if client.is_behind or client.closed:
+                    raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _STOPPING)
+                yield
 
     async def drained(self) -> None:
         """Returns when no former held pull waits for the disk. A cancellation refuses those that still do."""
-        await asyncio.gather(*self._reading)
+        await asyncio.gather(*self._reading, return_exceptions=True)
 
     def release_all(self) -> None:
         """Answers all held pulls now, because the broker stops. From then on no pull is held."""
@@ -171,19 +219,43 @@ class HeldPulls:
                     self._poll(pull)
 
     def _poll(self, pull: HeldPull) -> None:
-        if pull.timer is not None and pull.run(pull, False):
+        self._run(pull, False)
+
+    def _run(self, pull: HeldPull, is_last: bool) -> None:
+        """Runs a pull, or postpones it; see the module's docstring."""
+        if pull.timer is None:
+            return
+        if self._closed and pull.client.is_behind:
+            self._remove(pull)  # the client would not read the answer before its connection is closed
+        elif pull.client.is_behind or (self._turn_bytes >= TURN_BYTES and not self._closed):
+            if not self._postponed:
+                self._loop.call_later(_RETRY_S, self._run_postponed)
+            self._postponed[pull] = is_last or self._postponed.get(pull, False)
+        elif pull.run(pull, is_last):
             self._remove(pull)
+            if pull.size and not self._turn_bytes:
+                self._loop.call_soon(self._end_turn)
+            self._turn_bytes += pull.size
+
+    def _end_turn(self) -> None:
+        self._turn_bytes = 0
+
+    def _run_postponed(self) -> None:
+        postponed, self._postponed = self._postponed, {}
+        for pull, is_last in postponed.items():
+            self._run(pull, is_last)
 
     # -- ending ----------------------------------------------------------------------------------------------
 
     def _answer_now(self, pull: HeldPull) -> None:
-        self._remove(pull)
-        pull.run(pull, True)
+        self._run(pull, True)
 
     def _remove(self, pull: HeldPull) -> None:
-        if pull.timer is not None:
-            pull.timer.cancel()
-            pull.timer = None
+        if pull.timer is None:
+            return
+        pull.timer.cancel()
+        pull.timer = None
+        self.budget.charge(-pull.cost, pull.client)
         self._by_client[pull.client].discard(pull)
         pulls = self._by_queue[pull.key]
         pulls.discard(pull)

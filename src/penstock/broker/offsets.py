@@ -2,8 +2,8 @@
 
 A consumer offset is the next queue offset to consume. The file is written every few seconds, not at each commit: after
 a crash the offsets are a few seconds old, and consumers get the messages since then again. A commit must name an
-existing queue and group, so that clients cannot grow the table without limit. Use everything here from the loop's
-thread only.
+existing queue and group, and the table has a budget, so that clients cannot grow it without limit. Use everything here
+from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
 from functools import partial
+from typing import Final
 
+from penstock.broker.cold_look_ups import after_read
 from penstock.broker.consumers import GroupTable
-from penstock.broker.core import Client, Operation
-from penstock.broker.reads import after_read
-from penstock.broker.topics import BrokerTopics
+from penstock.broker.operations import Client, Operation
+from penstock.broker.topics import MAX_CREATED_BYTES, MAX_CREATED_BYTES_OF_CLIENT, BrokerTopics, is_system_group
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.offsets import (
@@ -29,13 +30,17 @@ from penstock.protocol.headers.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from penstock.store.cold_reads import ColdRead
+from penstock.protocol.memory_budget import Budget, entry_bytes
+from penstock.store.cold_reads import ColdRead, try_read
 from penstock.store.message import EVERYTHING, Page
 from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary
 
 log = logging.getLogger("penstock.broker")
 NOT_FOUND = -1
+MAX_BYTES: Final = 256 << 20
+_QUEUE_BYTES: Final = 128
+"""What one queue's offset takes."""
 
 
 class OffsetTable:
@@ -46,6 +51,10 @@ class OffsetTable:
         self._extra = loaded.extra
         self.changes = 0
         """The number of changes so far. An unchanged table need not be written."""
+        self.budget = Budget("consumer offsets", MAX_BYTES)
+        self.budget.count(_size(self._offsets))
+        self.created = Budget("new offsets", MAX_CREATED_BYTES, MAX_CREATED_BYTES_OF_CLIENT)
+        """What the requests of connected clients have created."""
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -71,15 +80,20 @@ class OffsetTable:
 
     # -- changing --------------------------------------------------------------------------------------------
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Sets an offset, forwards or backwards. Ignores a negative offset or queue id."""
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, by: Client | None = None) -> None:
+        """Sets an offset, forwards or backwards. Ignores a negative offset or queue id.
+
+        Raises Refusal if the offsets of new queues would take too much memory, in all or for the client `by`.
+        """
         if offset < 0 or queue_id < 0:
             return
-        queues = self._offsets.setdefault((topic, group), {})
+        queues = self._offsets.get((topic, group), _NONE)
         before = queues.get(queue_id, NOT_FOUND)
         if offset == before:
             return
-        if offset < before:
+        if before == NOT_FOUND:
+            queues = self._grow(group, topic, 1, by)
+        elif offset < before:
             log.warning(
                 "offset moved back: group=%s topic=%s queue=%d from=%d to=%d", group, topic, queue_id, before, offset
             )
@@ -87,13 +101,29 @@ class OffsetTable:
         self.changes += 1
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Sets a group's offsets in the given queues of a topic, forwards or backwards."""
-        self._offsets.setdefault((topic, group), {}).update(offsets)
+        """Sets a group's offsets in the given queues of a topic, forwards or backwards. Raises Refusal: see
+        `commit`."""
+        known = self._offsets.get((topic, group), _NONE)
+        self._grow(group, topic, len(offsets.keys() - known.keys())).update(offsets)
         self.changes += 1
+
+    def _grow(self, group: str, topic: str, queues: int, by: Client | None = None) -> dict[int, int]:
+        """Returns the offsets of a group in a topic, after charging for this many more queues. Raises Refusal."""
+        known = self._offsets.get((topic, group))
+        size = (entry_bytes(topic, group) if known is None else 0) + queues * _QUEUE_BYTES
+        if not is_system_group(group):
+            self.budget.check(size)
+        if by is not None:
+            self.created.charge_until_close(size, by)
+        self.budget.count(size)
+        if known is None:
+            known = self._offsets[topic, group] = {}
+        return known
 
     def replace(self, offsets: ConsumerOffsets) -> None:
         """Replaces the table by the master's. For slaves."""
         if offsets.offsets != self._offsets:
+            self.budget.count(_size(offsets.offsets) - _size(self._offsets))
             self._offsets = {key: dict(queues) for key, queues in offsets.offsets.items()}
             self.changes += 1
 
@@ -111,8 +141,16 @@ class OffsetTable:
 
     def _remove(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
-            del self._offsets[key]
+            self.budget.count(-_size({key: self._offsets.pop(key)}))
             self.changes += 1
+
+
+_NONE: Final[dict[int, int]] = {}
+
+
+def _size(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> int:
+    """Returns an estimate of the memory that offsets take."""
+    return sum(entry_bytes(*key) + len(queues) * _QUEUE_BYTES for key, queues in offsets.items())
 
 
 _BOUNDARIES = {"lower": Boundary.LOWER, "upper": Boundary.UPPER}
@@ -159,22 +197,28 @@ class Offsets:
         return after_read(self._store, page, client, start)
 
     def commit(self, client: Client, request: UpdateConsumerOffset) -> None:
-        """Commits an offset. Raises Refusal if the queue or the group does not exist."""
+        """Commits an offset. Raises Refusal if the queue or the group does not exist, or the group is the broker's."""
+        if is_system_group(request.consumer_group):
+            why = f"the offsets of group '{request.consumer_group}' belong to the broker"
+            raise Refusal(ResponseCode.NO_PERMISSION, why)
         config = self._topics.find(request.topic)
         if config is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic '{request.topic}' does not exist")
         if not 0 <= request.queue_id < max(config.read_queue_nums, config.write_queue_nums):
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{request.topic}' has no queue {request.queue_id}")
-        if self._groups.find_or_create(request.consumer_group) is None:
+        if self._groups.find_or_create(request.consumer_group, client) is None:
             why = f"consumer group '{request.consumer_group}' does not exist"
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, why)
-        self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+        place = request.consumer_group, request.topic, request.queue_id
+        self._offsets.commit(*place, request.commit_offset, client)
 
-    def max_offset(self, client: Client, request: GetMaxOffset) -> OffsetReply:
-        return OffsetReply(offset=self._store.max_offset(request.topic, request.queue_id))
+    def max_offset(self, client: Client, request: GetMaxOffset) -> OffsetReply | Awaitable[OffsetReply]:
+        offset = try_read(self._store.max_offset, request.topic, request.queue_id)
+        return after_read(self._store, offset, client, lambda end: OffsetReply(offset=end))
 
-    def min_offset(self, client: Client, request: GetMinOffset) -> OffsetReply:
-        return OffsetReply(offset=max(0, self._store.min_offset(request.topic, request.queue_id)))
+    def min_offset(self, client: Client, request: GetMinOffset) -> OffsetReply | Awaitable[OffsetReply]:
+        offset = try_read(self._store.min_offset, request.topic, request.queue_id)
+        return after_read(self._store, offset, client, lambda begin: OffsetReply(offset=max(0, begin)))
 
     async def search(self, client: Client, request: SearchOffset) -> OffsetReply:
         """Returns the offset of a queue at a time. A thread searches, because few of the records are in memory."""

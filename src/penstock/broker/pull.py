@@ -19,15 +19,15 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import sql_compiler
-from penstock.broker.core import Client, Operation, host_text
 from penstock.broker.filters import ALL, RecordFilter, Selection, SqlCompiler, by_tags
 from penstock.broker.long_polling import HeldPull, HeldPulls
 from penstock.broker.message_hooks import ConsumeContext
-from penstock.broker.outcomes import PullOutcome
+from penstock.broker.operations import Client, Operation, host_text
+from penstock.broker.saved_tables import BrokerState
+from penstock.broker.send_and_pull_results import PullOutcome
 from penstock.broker.settings import SettingsInForce
-from penstock.broker.topics import OFFSET_MOVED_TOPIC
+from penstock.broker.topics import OFFSET_MOVED_TOPIC, is_system_group
 from penstock.errors import BadRequest, PenstockError
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.clients import MessageModel
@@ -35,7 +35,9 @@ from penstock.protocol.bodies.queues import MessageQueue, OffsetMovedEvent
 from penstock.protocol.bodies.routes import PERM_READ
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage
+from penstock.protocol.memory_budget import entry_bytes
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
+from penstock.rate_limited_log import RateLimitedLog
 from penstock.store.cold_reads import ColdRead
 from penstock.store.message import GetStatus, Message, Page
 from penstock.store.message_store import MessageStore
@@ -147,6 +149,8 @@ _FOUND: Final = GetStatus.FOUND
 _BY_TAG: Final = (None, "", TAG)
 _UNKNOWN: Final = (None, 0)
 _MAX_PLAIN: Final = 65_536
+_HELD_BYTES: Final = 1536
+"""What a pull that waits takes besides an entry of a table: its request, timer and closure, or its task."""
 _LONGEST_HOLD_S: Final = 300.0
 
 
@@ -166,6 +170,7 @@ class Pulls:
         self._hooks = state.hooks
         self._counters = state.counters
         self._moved = moved
+        self._refusals = RateLimitedLog(log)
         self._reads = reads
         self._compile_sql = compile_sql
         self._plain: dict[tuple[str, str], tuple[SubscriptionGroup, int]] = {}
@@ -183,10 +188,14 @@ class Pulls:
         offset, flags = request.queue_offset, request.sys_flag
         group, queues = self._plain.get((request.topic, request.consumer_group), _UNKNOWN)
         if group is None or not 0 <= request.queue_id < queues:
-            group = self._check(request)
+            group = self._check(client, request)
         selection = self._select(request, group)
-        if flags & COMMIT_OFFSET and self._reads.accepts_commits:
-            self._offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+        if flags & COMMIT_OFFSET and self._reads.accepts_commits and not is_system_group(request.consumer_group):
+            try:
+                queue = request.consumer_group, request.topic, request.queue_id
+                self._offsets.commit(*queue, request.commit_offset, client)
+            except Refusal as full:  # the consumer gets its messages all the same
+                self._refusals.warn(f"the offset of a pull by group '{request.consumer_group}' is not kept: {full}")
         page = self._get(request, offset, selection)
         if isinstance(page, ColdRead):
             return self._pull_cold(client, request, selection, page)
@@ -206,7 +215,7 @@ class Pulls:
     async def _pull_cold(
         self, client: Client, request: PullMessage, selection: Selection, read: ColdRead[Page]
     ) -> PullOutcome | HeldPull:
-        page = await self._read_cold(client, selection, read)
+        page = await self._read_cold(client, selection, read, _cost(request, selection))
         return self._outcome_or_hold(client, request, selection, page)
 
     def _outcome_or_hold(
@@ -218,11 +227,11 @@ class Pulls:
 
     # -- checks ----------------------------------------------------------------------------------------------
 
-    def _check(self, request: PullMessage) -> SubscriptionGroup:
+    def _check(self, client: Client, request: PullMessage) -> SubscriptionGroup:
         """Returns the group of a pull. Raises Refusal if the group may not pull from this queue."""
         if not self._settings.now.is_readable:
             raise Refusal(ResponseCode.NO_PERMISSION, "this broker is not readable (brokerPermission)")
-        group = self._groups.find_or_create(request.consumer_group)
+        group = self._groups.find_or_create(request.consumer_group, client)
         if group is None:
             why = f"consumer group '{request.consumer_group}' does not exist"
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, why)
@@ -268,7 +277,7 @@ class Pulls:
             return by_tags(expression)
         compile_sql = sql_compiler(self._compile_sql, self._settings)
         try:
-            return Selection(accepts=compile_sql(expression))
+            return Selection(accepts=compile_sql(expression), sql=expression)
         except BadRequest as error:
             raise Refusal(failure, str(error)) from None
 
@@ -292,7 +301,9 @@ class Pulls:
 
     def _get(self, request: PullMessage, offset: int, selection: Selection) -> Page | ColdRead[Page]:
         """Returns the page of a pull, or a ColdRead if it is not in memory."""
-        topic, queue_id, limit = request.topic, request.queue_id, max(1, request.max_msg_nums)
+        topic, queue_id, limit = request.topic, request.queue_id, request.max_msg_nums
+        if limit < 1:
+            limit = 1
         page = self._store.try_get(topic, queue_id, offset, limit, selection.tags)
         if selection.accepts is None or isinstance(page, ColdRead) or page.status is not GetStatus.FOUND:
             return page
@@ -306,8 +317,9 @@ class Pulls:
                 return page
             page = following
 
-    async def _read_cold(self, client: Client, selection: Selection, read: ColdRead[Page]) -> Page:
-        page = await asyncio.wrap_future(self._store.read_cold(read, client))
+    async def _read_cold(self, client: Client, selection: Selection, read: ColdRead[Page], cost: int) -> Page:
+        async with self._held.read_turn(client, cost):
+            page = await asyncio.wrap_future(self._store.read_cold(read, client))
         if selection.accepts is None or page.status is not GetStatus.FOUND:
             return page
         return _filtered(page, selection.accepts)
@@ -346,7 +358,8 @@ class Pulls:
             held.settle(self._outcome(client, request, page))
             return True
 
-        pull = HeldPull(client, request.topic, request.queue_id, request.queue_offset, selection, run)
+        place = request.topic, request.queue_id, request.queue_offset
+        pull = HeldPull(client, *place, selection, run, _cost(request, selection))
         self._held.hold(pull, min(max(millis, 0) / 1000, _LONGEST_HOLD_S))
         return pull
 
@@ -354,7 +367,8 @@ class Pulls:
         self, held: HeldPull, request: PullMessage, selection: Selection, read: ColdRead[Page]
     ) -> PullOutcome:
         """The outcome of a held pull whose page is not in memory. It is not held again, even if no message matches."""
-        return self._outcome(held.client, request, await self._read_cold(held.client, selection, read))
+        page = await self._read_cold(held.client, selection, read, held.cost)
+        return self._outcome(held.client, request, page)
 
     # -- outcomes --------------------------------------------------------------------------------------------
 
@@ -394,6 +408,12 @@ class Pulls:
                 next_begin_offset=page.next_begin_offset,
             )
         )
+
+
+def _cost(request: PullMessage, selection: Selection) -> int:
+    """Returns an estimate of the memory that a pull takes while it waits."""
+    texts = request.topic, request.consumer_group, request.expression_type or "", request.subscription or ""
+    return _HELD_BYTES + selection.memory + entry_bytes(*texts)
 
 
 def _filtered(page: Page, accepts: RecordFilter) -> Page:

@@ -31,7 +31,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.headers.namesrv import BrokerIdentity, RegisterBroker, RegisterBrokerReply
 from penstock.remoting.connection import Connection, connect
 from penstock.remoting.sockets import parse_address
-from penstock.supervision import Supervisor
+from penstock.task_supervision import Supervisor
 
 log = logging.getLogger("penstock.broker")
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.consumers import ClientTable
-from penstock.broker.core import Client, ClientRequests, Operation, host_text
-from penstock.broker.outcomes import PutOutcomes, SendOutcome
+from penstock.broker.operations import Client, ClientRequests, Operation, host_text
 from penstock.broker.send import SendChecks
+from penstock.broker.send_and_pull_results import PutOutcomes, SendOutcome
 from penstock.broker.settings import SettingsInForce
 from penstock.errors import PenstockError
 from penstock.format.constants import CLUSTER
@@ -53,7 +53,7 @@ class RequestReply:
 
     async def forward(self, client: Client, request: SendMessage, body: bytes) -> SendOutcome:
         """Forwards a reply message. The code of the outcome says whether it arrived. Raises Refusal."""
-        topic = self._checks.topic_for(request)
+        topic = self._checks.topic_for(client, request)
         self._checks.check_queue(request, max(topic.read_queue_nums, topic.write_queue_nums))
         properties = split_properties(request.properties)
         failure = await self._push(client, request, body, properties)

@@ -11,16 +11,16 @@ import random
 from collections.abc import Awaitable
 from functools import partial
 
-from penstock.broker.broker_state import BrokerState
-from penstock.broker.core import Client, Operation, host_text
+from penstock.broker.cold_look_ups import after_read
 from penstock.broker.message_hooks import ConsumeContext
-from penstock.broker.outcomes import STORED, PutOutcomes, SendOutcome
-from penstock.broker.reads import after_read
+from penstock.broker.operations import Client, Operation, host_text
+from penstock.broker.saved_tables import BrokerState
 from penstock.broker.send import make_dead_letter_topic
 from penstock.broker.send_acks import PendingAck, PendingAcks
+from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
 from penstock.broker.topics import UNIT_SUBSCRIPTION, retry_topic
 from penstock.format.config_tables import SubscriptionGroup
-from penstock.format.constants import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC
+from penstock.format.constants import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT
 from penstock.format.record import Record
 from penstock.protocol.bodies.routes import PERM_WRITE
 from penstock.protocol.codes import Refusal, ResponseCode
@@ -52,7 +52,7 @@ class SendBacks:
         self, client: Client, request: SendBack, answered: bool = True
     ) -> SendOutcome | PendingAck | Awaitable[SendOutcome | PendingAck]:
         """Stores the copy. Raises Refusal. If the client gets an answer, the outcome waits until the copy is safe."""
-        group = self._check(request)
+        group = self._check(client, request)
         if group.retry_queue_nums <= 0:
             return SendOutcome()
         record = self._store.try_look_up(request.offset)
@@ -64,19 +64,19 @@ class SendBacks:
         if record is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message at offset {request.offset}")
         message = self._message(record, request, group)
-        result = self._store.append(message)
+        result = self._store.append(message, again=True)
         if result.status not in STORED:
             raise self._outcomes.refusal(result)
         topic = message.properties[RETRY_TOPIC] if message.properties else record.topic
-        self._counters.sent_back[topic, group.name] += 1
+        self._counters.count_sent_back(topic, group.name)
         self._counters.count_sent(message.topic, 1, result.size)
         if self._hooks.consume:
             self._call_after_consume(client, request, record)
         outcome = SendOutcome()
         return self._acks.when_safe(client, result.end_offset, outcome) if answered else outcome
 
-    def _check(self, request: SendBack) -> SubscriptionGroup:
-        group = self._groups.find_or_create(request.group)
+    def _check(self, client: Client, request: SendBack) -> SubscriptionGroup:
+        group = self._groups.find_or_create(request.group, client)
         if group is None:
             why = f"consumer group '{request.group}' does not exist"
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, why)
@@ -90,6 +90,7 @@ class SendBacks:
             **record.properties,
             RETRY_TOPIC: record.properties.get(RETRY_TOPIC, record.topic),
             ORIGIN_MESSAGE_ID: record.properties.get(ORIGIN_MESSAGE_ID, record.msg_id),
+            WAIT: "false",
         }
         max_times = group.retry_max_times if request.max_reconsume_times is None else request.max_reconsume_times
         is_dead = request.delay_level < 0 or record.reconsume_times >= max_times

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.consumers import GroupTable
-from penstock.broker.core import Client, ClientHosts, Operation
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.message_hooks import Hooks, SendContext
-from penstock.broker.outcomes import STORED, PutOutcomes, SendOutcome
+from penstock.broker.operations import Client, ClientHosts, Operation
 from penstock.broker.send_acks import PendingAck, PendingAcks
+from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.broker.stats import MessageCounters
 from penstock.broker.topics import NOT_FOR_SENDING, UNIT, UNIT_SUBSCRIPTION, BrokerTopics, dead_letter_topic
@@ -47,8 +47,7 @@ _DELAY: Final = f"{DELAY}\x01"
 _HALF: Final = f"{TRAN_MSG}\x01"
 _CLUSTER: Final = f"{CLUSTER}\x01"
 _WAIT: Final = f"{WAIT}\x01"
-_WAITS: Final = f"{WAIT}\x01true"
-_BORDER: Final = (PROPERTY_SEPARATOR, "")
+_WAITS: Final = f"{WAIT}\x01true{PROPERTY_SEPARATOR}"
 
 
 def plain_text(text: str, suffix: str) -> str | None:
@@ -59,15 +58,12 @@ def plain_text(text: str, suffix: str) -> str | None:
     """
     if _DELAY in text or _HALF in text or _CLUSTER in text:
         return None
-    at = text.find(_WAIT)
-    if at >= 0:
-        end = at + len(_WAITS)
-        if text[at:end] != _WAITS or text[end : end + 1] not in _BORDER or text[at - 1 : at] not in _BORDER:
-            return None
-        text = text[:at] + text[end + 1 :]
-    if not text:
-        return suffix
-    return text + suffix if text[-1] == PROPERTY_SEPARATOR else f"{text}{PROPERTY_SEPARATOR}{suffix}"
+    if text and text[-1] != PROPERTY_SEPARATOR:
+        text += PROPERTY_SEPARATOR
+    before, waits, after = text.partition(_WAITS)
+    if _WAIT in before or (waits and (_WAIT in after or (before and before[-1] != PROPERTY_SEPARATOR))):
+        return None
+    return before + after + suffix
 
 
 # -- checks --------------------------------------------------------------------------------------------------
@@ -84,7 +80,7 @@ class SendChecks:
         self._settings = settings
         self._clock = clock
 
-    def topic_for(self, request: SendMessage) -> TopicConfig:
+    def topic_for(self, client: Client, request: SendMessage) -> TopicConfig:
         """Returns the topic that a send names, created if it is new. Raises Refusal if the send is not allowed."""
         settings, name = self._settings.now, request.topic
         if self._clock() < settings.start_accept_send_request_time_stamp:
@@ -100,7 +96,7 @@ class SendChecks:
             raise Refusal(
                 ResponseCode.NO_PERMISSION, f"topic '{name}' is reserved for the broker; clients cannot send to it"
             )
-        topic = self._topics.find(name) or self._create(request)
+        topic = self._topics.find(name) or self._create(client, request)
         if not topic.perm & PERM_WRITE:
             raise Refusal(ResponseCode.NO_PERMISSION, f"topic '{name}' is not writable")
         return topic
@@ -111,26 +107,26 @@ class SendChecks:
             why = f"topic '{request.topic}' has {queues} queues, and no queue {request.queue_id}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
 
-    def _create(self, request: SendMessage) -> TopicConfig:
+    def _create(self, client: Client, request: SendMessage) -> TopicConfig:
         is_retry = request.topic.startswith(RETRY_PREFIX)
         flag = 0 if not request.unit_mode else UNIT_SUBSCRIPTION if is_retry else UNIT
         if is_retry:
-            created = self._topics.create_for_send_back(request.topic, 1, sys_flag=flag)
+            created = self._topics.create_for_send_back(request.topic, 1, sys_flag=flag, by=client)
         else:
             queues = request.default_topic_queue_nums
-            created = self._topics.create_on_send(request.topic, request.default_topic, queues, flag)
+            created = self._topics.create_on_send(request.topic, request.default_topic, queues, flag, client)
         if created is None:
             why = f"topic '{request.topic}' does not exist, and a send may not create it; create it first"
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, why)
         return created
 
-    def dead_letter_for(self, request: SendMessage) -> TopicConfig | None:
+    def dead_letter_for(self, client: Client, request: SendMessage) -> TopicConfig | None:
         """Returns the group's dead letter topic if a message to a retry topic has used up its retries; otherwise None.
 
         Applies to retries that a client sends itself. The group is that of the retry topic. Raises Refusal.
         """
         name = request.topic.removeprefix(RETRY_PREFIX)
-        group = self._groups.find_or_create(name)
+        group = self._groups.find_or_create(name, client)
         if group is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group '{name}' does not exist")
         max_times = group.retry_max_times if request.max_reconsume_times is None else request.max_reconsume_times
@@ -350,7 +346,7 @@ class Sends:
         self, client: Client, request: SendMessage, body: bytes, answered: bool
     ) -> SendOutcome | PendingAck:
         started = time.perf_counter()
-        topic = self._checks.topic_for(request)
+        topic = self._checks.topic_for(client, request)
         queues = max(topic.read_queue_nums, topic.write_queue_nums)
         self._checks.check_queue(request, queues)
         if self._must_wait:
@@ -402,7 +398,7 @@ class Sends:
         """
         properties = split_properties(request.properties)
         if name.startswith(RETRY_PREFIX):
-            dead_letter = self._checks.dead_letter_for(request)
+            dead_letter = self._checks.dead_letter_for(client, request)
             if dead_letter is not None:
                 name, queue_id = dead_letter.name, 0
                 properties.pop(DELAY, None)

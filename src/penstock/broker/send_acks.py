@@ -14,15 +14,19 @@ import asyncio
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import Final
 
-from penstock.broker.core import Client, Deferred
-from penstock.broker.outcomes import SendOutcome, code_of
+from penstock.broker.operations import Client, Deferred
+from penstock.broker.send_and_pull_results import SendOutcome, code_of
 from penstock.broker.settings import SettingsInForce
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.store.message import PutStatus
 from penstock.store.message_store import MessageStore
 from penstock.store.watermarks import Waiter
-from penstock.supervision import OnDeath, Supervisor
+from penstock.task_supervision import OnDeath, Supervisor
+
+MAX_PENDING: Final = 131_072
+"""Limit of the sends that wait, over all connections: about 256 MiB."""
 
 
 class PendingAck(Deferred[SendOutcome]):
@@ -49,6 +53,7 @@ class PendingAcks:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._by_client: Counter[Client] = Counter()
+        self._pending = 0
         self._ended: deque[Waiter[PendingAck]] = deque()
         """Acks that other threads have ended, until the loop settles them."""
         self._is_scheduled = False
@@ -66,10 +71,12 @@ class PendingAcks:
         self._settle_now = tasks.guard("acks of sends", self._settle_ended, OnDeath.LEAVE)
 
     def __len__(self) -> int:
-        return self._by_client.total()
+        return self._pending
 
     def check(self, client: Client) -> None:
         """Raises Refusal if too many sends of a client wait already."""
+        if self._pending >= MAX_PENDING:
+            raise Refusal(ResponseCode.SYSTEM_BUSY, "too many sends of all connections wait for the disk")
         if self._by_client[client] >= self._settings.now.max_unflushed_sends:
             why = "too many sends of this connection wait for the disk (maxUnflushedSends); wait for their replies"
             raise Refusal(ResponseCode.SYSTEM_BUSY, why)
@@ -82,6 +89,7 @@ class PendingAcks:
         if not self.is_needed:
             return outcome
         self._by_client[client] += 1
+        self._pending += 1
         self._drained.clear()
         pending = PendingAck(client, outcome)
         self._watermarks.wait(end_offset, self._on_ended, pending)
@@ -113,6 +121,7 @@ class PendingAcks:
             pending, outcome = waiter.token, waiter.token.outcome
             if waiter.status is not PutStatus.PUT_OK:
                 outcome.code, outcome.remark = code_of(waiter.status), waiter.reason
+            self._pending -= 1
             self._by_client[pending.client] -= 1
             if self._by_client[pending.client] <= 0:
                 del self._by_client[pending.client]

@@ -6,7 +6,7 @@
 The broker's and the store's settings share broker.conf. The store's `Settings` reads the file and the `--set
 name=value` options, and keeps the broker's values as text; `BrokerSettings.of` parses those. An instance is always
 valid and immutable: an invalid value raises BadSettings with one sentence. `SettingsInForce` holds the current
-instance. Update the reference page with `python -m penstock.config.page_generator docs/reference/broker-settings.md`.
+instance. Update the reference page with `python -m penstock.config.reference_pages docs/reference/broker-settings.md`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from penstock.config.parser import LONG_MAX, Origin, Section, SettingTable
+from penstock.config.setting_parser import LONG_MAX, Origin, Section, SettingTable
+from penstock.errors import BadSettings
 from penstock.format.topics import is_legal_topic
 from penstock.remoting.sockets import parse_address
 from penstock.remoting.tls import CLIENT_NAMES, SERVER_NAMES
@@ -103,15 +104,29 @@ class BrokerSettings:
     register_broker_from: Annotated[
         str, OURS("where other brokers may register from: `loopback`, `any`, or networks joined by `,`")
     ] = "loopback"
+    acl_change_enable: Annotated[
+        bool,
+        OURS("administrators may change the file `aclFile` over the network, as with `mqadmin updateAclConfig`"),
+    ] = False
     acl_file: Annotated[
         Path | None, OURS("the accounts, a file of the shape of RocketMQ's plain_acl.yml; read again when it changes")
     ] = None
+    plain_administration: Annotated[
+        bool, OURS("with `aclEnable`, other hosts may administer over connections without TLS")
+    ] = False
     ha_allow_from: Annotated[
         str, OURS("where slaves may follow from: `loopback`, `any`, or networks joined by `,`")
     ] = "loopback"
     ha_account_file: Annotated[
         Path | None, OURS("a slave's account at its master, where that has `aclEnable`: lines accessKey and secretKey")
     ] = None
+    ha_master_proof: Annotated[
+        str,
+        OURS(
+            "whether a slave follows only a master that proves that it knows the secret of `haAccountFile`: "
+            "`required`, `off` (as for a RocketMQ master), or `auto`: required where the slave has `aclEnable`"
+        ),
+    ] = "auto"
     master_addr: Annotated[
         str | None, OURS("where a slave's master answers clients, `host:port`; unset: asked from the name servers")
     ] = None
@@ -121,6 +136,14 @@ class BrokerSettings:
     max_unflushed_sends: Annotated[
         int, OURS("sends of one connection that wait for the disk under SYNC_FLUSH; more answer SYSTEM_BUSY", low=1)
     ] = 10_000
+    observe_port: Annotated[
+        str | None,
+        OURS(
+            "where `penstock serve` answers `/metrics`, `/healthz` and `/readyz`: a port of 127.0.0.1, `host:port`, or "
+            "`off`",
+            shown="2 above the broker's port",
+        ),
+    ] = None
     stop_limit_millis: Annotated[int, OURS("longest time from SIGTERM to a clean end, ms", low=1)] = 15_000
 
     def __post_init__(self) -> None:
@@ -129,6 +152,10 @@ class BrokerSettings:
             if not is_legal_topic(getattr(self, attribute)):  # a topic has this name
                 allowed = "it must be letters, digits, '%', '|', '_' and '-', at most 127"
                 raise TABLE[attribute].wrong(getattr(self, attribute), allowed)
+        if self.ha_master_proof not in ("auto", "required", "off"):
+            raise TABLE["ha_master_proof"].wrong(self.ha_master_proof, "it must be auto, required or off")
+        if self.observe_port is not None:
+            observe_address(self.observe_port, "observePort")
         for address in self.name_servers:
             parse_address(address, "namesrvAddr")
         lowest, highest = _REGISTER_PERIOD_MS
@@ -156,6 +183,20 @@ class BrokerSettings:
     @property
     def is_readable(self) -> bool:
         return self.broker_permission & 4 != 0
+
+
+def observe_address(text: str, what: str) -> tuple[str, int] | None:
+    """Returns host and port of a setting `port`, `host:port` or `off`; None if it is off. A port alone is one of the
+    loopback address. Raises BadSettings, whose text names the setting `what`.
+    """
+    text = text.strip()
+    if text == "off":
+        return None
+    if text.isascii() and text.isdigit() and int(text) <= 65535:
+        return "127.0.0.1", int(text)
+    if ":" in text:
+        return parse_address(text, what)
+    raise BadSettings(f"{what} is {text!r}; it must be PORT, HOST:PORT or off")
 
 
 TABLE: Final = SettingTable(BrokerSettings, kept=(*SERVER_NAMES, *CLIENT_NAMES))

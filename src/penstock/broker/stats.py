@@ -13,24 +13,42 @@ import logging
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
+from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.protocol.bodies.stats import BrokerCounters
 from penstock.store.message_store import MessageStore
 from penstock.store.statistics import LATENCY_BOUNDS_MS
+
+MAX_COUNTED: Final = 200_000
+_OTHER: Final = "others"
+K = TypeVar("K")
+
+
+class _Entries(dict[K, list[int]]):
+    """Counts by name. Names beyond MAX_COUNTED share the entry of the name `other`."""
+
+    def __init__(self, other: K) -> None:
+        super().__init__()
+        self._other = other
+
+    def __missing__(self, name: K) -> list[int]:
+        name = self._other if len(self) >= MAX_COUNTED else name
+        return self.setdefault(name, [0, 0])
 
 
 class MessageCounters:
     """Counts since the start. An entry of `sent` and `got` is a list [messages, bytes].
 
     `totals` only ever grows. The counts of a deleted topic or group leave the tables, so that rates begin anew, but
-    stay in the totals: some hundred bytes for each name.
+    stay in the totals: some hundred bytes for each name. A topic or group beyond MAX_COUNTED is counted without its
+    name.
     """
 
     def __init__(self) -> None:
-        self.sent: defaultdict[str, list[int]] = defaultdict(_new_entry)
+        self.sent: _Entries[str] = _Entries(_OTHER)
         """Stored messages by topic."""
-        self.got: defaultdict[tuple[str, str], list[int]] = defaultdict(_new_entry)
+        self.got: _Entries[tuple[str, str]] = _Entries((_OTHER, _OTHER))
         """Pulled messages by topic and group."""
         self.sent_back: defaultdict[tuple[str, str], int] = defaultdict(int)
         """The number of messages that consumers sent back, by topic and group."""
@@ -48,6 +66,12 @@ class MessageCounters:
         entry = self.got[topic, group]
         entry[0] += messages
         entry[1] += size
+
+    def count_sent_back(self, topic: str, group: str) -> None:
+        pair = (topic, group)
+        if pair not in self.sent_back and len(self.sent_back) >= MAX_COUNTED:
+            pair = (_OTHER, _OTHER)
+        self.sent_back[pair] += 1
 
     def count_refused(self, code: int) -> None:
         """Counts a request that was refused or failed, by its request code; -1 if the broker does not know the code."""
@@ -137,8 +161,21 @@ class _Spans:
 class Rates:
     """Rates of `counters` over the last minute, hour and day. Call `sample` every SAMPLE_S seconds."""
 
-    def __init__(self, counters: MessageCounters, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        counters: MessageCounters,
+        cluster: str,
+        clock: Callable[[], float] = time.monotonic,
+        delayed: Callable[[], int] = int,
+    ) -> None:
+        """`delayed` returns how many delayed messages were ever stored.
+
+        They count under the topic that they are for, and under SCHEDULE_TOPIC, where RocketMQ's tools look for them.
+        They count only once in the sum of the broker.
+        """
         self._counters = counters
+        self._delayed = delayed
+        self._delayed_before = delayed()
         self._cluster = cluster
         self._clock = clock
         self._seen: Counter[Key] = Counter()
@@ -192,7 +229,7 @@ class Rates:
     def _total(self, name: str, about: str) -> int | None:
         counters = self._counters
         topic, _, group = about.partition("@")
-        if name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
+        if name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE") and about != SCHEDULE_TOPIC:
             entry = counters.sent.get(about)
         elif name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE"):
             entry = counters.got.get((topic, group))
@@ -215,6 +252,7 @@ class Rates:
             yield ("GROUP_GET_SIZE", f"{topic}@{group}"), size
         for (topic, group), messages in counters.sent_back.items():
             yield ("SNDBCK_PUT_NUMS", f"{topic}@{group}"), messages
+        yield ("TOPIC_PUT_NUMS", SCHEDULE_TOPIC), max(0, self._delayed() - self._delayed_before)
         yield ("BROKER_PUT_NUMS", self._cluster), put
         yield ("BROKER_GET_NUMS", self._cluster), got
 

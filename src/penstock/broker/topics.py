@@ -27,6 +27,8 @@ from penstock.format.constants import (
 from penstock.format.topics import is_legal_topic
 from penstock.namesrv.route_table import TEMPLATE_TOPIC
 from penstock.protocol.bodies.routes import PERM_INHERIT, PERM_READ, PERM_WRITE
+from penstock.protocol.memory_budget import Budget, Closing, entry_bytes
+from penstock.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("penstock.broker")
 
@@ -63,6 +65,7 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_system_group(group: str) -> bool:
+    """Whether this is a group of the broker itself. Clients may not commit its offsets."""
     return group.startswith(SYSTEM_GROUP_PREFIX)
 
 
@@ -104,6 +107,9 @@ def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
     return TopicConfig(name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
 
+MAX_CREATED_BYTES: Final = 256 << 20
+MAX_CREATED_BYTES_OF_CLIENT: Final = 16 << 20
+"""About 20,000 topics."""
 UNIT: int = 1
 UNIT_SUBSCRIPTION: int = 2
 """UNIT and UNIT_SUBSCRIPTION are bits of a topic's `sys_flag`."""
@@ -119,9 +125,14 @@ class BrokerTopics:
         self._clock = clock
         self._extra = loaded.extra
         self._version = loaded.version
+        self._template_queues = settings.now.default_topic_queue_nums
         system = {topic.name: topic for topic in system_topics(settings.now, delay_levels)}
         self._topics = {**system, **loaded.topics}
         self.on_change: list[Callable[[], object]] = []
+        settings.on_change.append(self._on_settings)
+        self.created = Budget("new topics", MAX_CREATED_BYTES, MAX_CREATED_BYTES_OF_CLIENT)
+        """What the requests of connected clients have created."""
+        self._refusals = RateLimitedLog(log)
         if self._topics.keys() != loaded.topics.keys():
             self._version = self._version.next(clock())
 
@@ -143,11 +154,13 @@ class BrokerTopics:
 
     # -- changing --------------------------------------------------------------------------------------------
 
-    def create_on_send(self, topic: str, template: str, queues: int, sys_flag: int = 0) -> TopicConfig | None:
+    def create_on_send(
+        self, topic: str, template: str, queues: int, sys_flag: int = 0, by: Closing | None = None
+    ) -> TopicConfig | None:
         """Returns the topic, created from the topic `template` if it is new; None if it may not be created.
 
         A new topic gets `queues` queues, at least one and at most as many as the template has. It gets the template's
-        permissions without PERM_INHERIT.
+        permissions without PERM_INHERIT. Raises Refusal if the client `by`, which asks for it, has created too many.
         """
         known = self._topics.get(topic)
         if known is not None:
@@ -166,22 +179,23 @@ class BrokerTopics:
                 perm=model.perm & ~PERM_INHERIT,
                 filter_type=model.filter_type,
                 sys_flag=sys_flag,
-            )
+            ),
+            by,
         )
 
     def create_for_send_back(
-        self, topic: str, queues: int, perm: int = READ_WRITE, sys_flag: int = 0
+        self, topic: str, queues: int, perm: int = READ_WRITE, sys_flag: int = 0, by: Closing | None = None
     ) -> TopicConfig | None:
         """Returns the topic, created with these values if it is new; None if it cannot be created.
 
         For retry topics, dead letter topics and system topics. A topic cannot be created if its name is illegal or if
-        there are maxTopics already.
+        there are maxTopics already. Raises Refusal if the client `by`, which asks for it, has created too many.
         """
         known = self._topics.get(topic)
         if known is not None:
             return known
         return self._add(
-            TopicConfig(name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm, sys_flag=sys_flag)
+            TopicConfig(name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm, sys_flag=sys_flag), by
         )
 
     def update(self, topic: TopicConfig) -> None:
@@ -206,16 +220,27 @@ class BrokerTopics:
             self._topics, self._version = dict(topics.topics), topics.version
             self._notify()
 
-    def _add(self, topic: TopicConfig) -> TopicConfig | None:
+    def _add(self, topic: TopicConfig, by: Closing | None) -> TopicConfig | None:
         if not is_legal_topic(topic.name):
             return None
         if len(self._topics) >= self._settings.now.max_topics:
-            log.warning("topic %s not created: there are %d already (maxTopics)", topic.name, len(self._topics))
+            self._refusals.warn(f"topic {topic.name} not created: there are {len(self._topics)} already (maxTopics)")
             return None
+        if by is not None:
+            self.created.charge_until_close(entry_bytes(topic.name), by)
         self._topics[topic.name] = topic
         log.info("created topic %s (%d queues)", topic.name, topic.write_queue_nums)
         self.mark_changed()
         return topic
+
+    def _on_settings(self, settings: BrokerSettings) -> None:
+        """Applies changed settings to the template TBW102 and the topic for traces. The latter is never deleted."""
+        template, queues = self._topics.get(TEMPLATE_TOPIC), settings.default_topic_queue_nums
+        if template is not None and queues != self._template_queues:
+            self.update(msgspec.structs.replace(template, read_queue_nums=queues, write_queue_nums=queues))
+        self._template_queues = queues
+        if settings.trace_topic_enable:
+            self.create_for_send_back(settings.msg_trace_topic_name, 1)
 
     def mark_changed(self) -> None:
         """Increments the version and calls `on_change`. A change of brokerPermission needs this call, too."""

@@ -13,8 +13,9 @@ advance. After `transactionCheckMax` checks, or when it is older than log files 
 TRANS_CHECK_MAX_TIME_TOPIC. There an administrator can find it and restart its checks.
 
 A message may delay its first check (CHECK_IMMUNITY_TIME_IN_SECONDS). Later half messages are checked meanwhile, but the
-saved position stays at the delayed one, and the marks of later half messages stay in memory: about 100 bytes for each
-transaction that has ended since. The position is a consumer offset of group CID_RMQ_SYS_TRANS, as in RocketMQ. After a
+saved position stays at the delayed one, and which of the later half messages have ended stays in memory: a bit for each
+(`EndedHalves`), and only of the 67 million that follow the position; those behind them are checked once it has moved.
+The position is a consumer offset of group CID_RMQ_SYS_TRANS, as in RocketMQ. After a
 crash it is a few seconds old, and the next round skips the half messages that were marked meanwhile. Use everything
 here from the loop's thread only.
 """
@@ -29,13 +30,13 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.consumers import ClientTable
-from penstock.broker.core import Client, ClientRequests, Operation, administration
+from penstock.broker.cold_look_ups import after_read, completed
+from penstock.broker.consumers import ClientTable, GroupMember
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import OffsetTable
-from penstock.broker.outcomes import STORED, PutOutcomes, SendOutcome
-from penstock.broker.reads import after_read, completed
+from penstock.broker.operations import Client, ClientRequests, Operation, administration
 from penstock.broker.send_acks import PendingAck, PendingAcks
+from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.stats import MessageCounters
 from penstock.broker.topics import CHECK_MAX_TIME_TOPIC, BrokerTopics
@@ -54,7 +55,7 @@ from penstock.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANS
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.send import CheckTransaction, EndTransaction, ResumeCheck
 from penstock.store.cold_reads import try_read
-from penstock.store.message import EVERYTHING, Message, Page
+from penstock.store.message import EVERYTHING, Message, Page, PutResult
 from penstock.store.message_store import MessageStore
 
 log = logging.getLogger("penstock.broker")
@@ -116,7 +117,7 @@ class Transactions:
     def operations(self) -> tuple[Operation, ...]:
         return (
             Operation("end transaction", self.end, writes=True),
-            administration("resume check", self.resume),
+            administration("resume check", self.resume, changes=True),
         )
 
     def end(
@@ -134,7 +135,7 @@ class Transactions:
         half = _half(request, found)
         if request.commit_or_rollback == TRANSACTION_COMMIT:
             message = _committed(half)
-            committed = self._store.append(message)
+            committed = self._store.append(message, again=True)
             if committed.status not in STORED:
                 raise self._outcomes.refusal(committed)
             self._counters.count_sent(message.topic, 1, committed.size)
@@ -166,7 +167,7 @@ class Transactions:
         if half is None or half.topic not in (CHECK_MAX_TIME_TOPIC, HALF_TOPIC) or not _has_target(half):
             why = f"no unended transaction has the message id {msg_id[:64]}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
-        stored = self._store.append(copy_half(half, times_asked=0))
+        stored = self._store.append(copy_half(half, times_asked=0), again=True)
         if stored.status not in STORED:
             raise self._outcomes.refusal(stored)
         outcome = SendOutcome()
@@ -215,6 +216,97 @@ _HOUR_MS: Final = 3_600_000
 _PAGE: Final = 32
 
 
+MayPublish = Callable[[GroupMember, str], bool]
+"""Whether a producer may send to a topic. Only such a producer is shown the topic's half messages, because a producer
+group is a name that any client can claim."""
+
+
+def all_may_publish(producer: GroupMember, topic: str) -> bool:
+    """The rule without access control."""
+    return True
+
+
+_BLOCK: Final = 4096
+_WINDOW: Final = 16_384 * _BLOCK
+"""Half messages behind the position whose end is kept in memory: at most 16 MiB."""
+_MAX_DIGITS: Final = 19
+
+
+class EndedHalves:
+    """Which half messages have ended, of those from a position in their queue on, up to a window of so many.
+
+    It has one bit for each, in blocks, and for each block the lowest queue offset of the marks that say so.
+    """
+
+    def __init__(self, window: int = _WINDOW) -> None:
+        self._window = window
+        self._begin = 0
+        self._bits: dict[int, bytearray] = {}
+        self._first_marks: dict[int, int] = {}
+        self._first_mark: int | None = None
+        self._left_out: tuple[int, int] | None = None
+        """The lowest half message behind the window that ended, and the lowest of all marks behind the window."""
+
+    @property
+    def end(self) -> int:
+        """The queue offset at which the window ends."""
+        return self._begin + self._window
+
+    @property
+    def first_mark(self) -> int | None:
+        """A queue offset at or before every mark that is still needed; None if none is."""
+        if self._left_out is None or self._first_mark is None:
+            return self._first_mark if self._left_out is None else self._left_out[1]
+        return min(self._first_mark, self._left_out[1])
+
+    def __contains__(self, half: int) -> bool:
+        block, at = divmod(half, _BLOCK)
+        bits = self._bits.get(block)
+        return bits is not None and half >= self._begin and bool(bits[at >> 3] & 1 << (at & 7))
+
+    def add(self, half: int, mark: int) -> None:
+        """Records that a half message has ended, as the mark at queue offset `mark` says."""
+        if half < self._begin:
+            return
+        if half >= self.end:
+            lowest = self._left_out or (half, mark)
+            self._left_out = min(lowest[0], half), min(lowest[1], mark)
+            return
+        block, at = divmod(half, _BLOCK)
+        bits = self._bits.get(block)
+        if bits is None:
+            bits = self._bits[block] = bytearray(_BLOCK // 8)
+        bits[at >> 3] |= 1 << (at & 7)
+        self._first_marks[block] = min(mark, self._first_marks.get(block, mark))
+        self._first_mark = mark if self._first_mark is None else min(mark, self._first_mark)
+
+    def move_to(self, begin: int) -> None:
+        """Moves the position, and forgets the half messages before it."""
+        if begin == self._begin:
+            return
+        old, self._begin = self._begin, begin
+        block, at = divmod(begin, _BLOCK)
+        passed = range(old // _BLOCK, block)
+        gone = [each for each in passed if each in self._bits] if len(passed) < len(self._bits) else [*self._bits]
+        gone = [each for each in gone if each < block]
+        if block in self._bits and not int.from_bytes(self._bits[block], "little") >> at:
+            gone.append(block)
+        for each in gone:
+            del self._bits[each], self._first_marks[each]
+        if gone:
+            self._first_mark = min(self._first_marks.values(), default=None)
+
+    def read_again_from(self) -> int | None:
+        """Returns the mark from which to read again, because the window has come to half messages that were left out;
+        None if it has not. They count as left out no more.
+        """
+        if self._left_out is None or self._left_out[0] >= self.end:
+            return None
+        _, mark = self._left_out
+        self._left_out = None
+        return mark
+
+
 class TransactionCheck:
     """Checks half messages, in rounds."""
 
@@ -227,7 +319,9 @@ class TransactionCheck:
         requests: ClientRequests,
         settings: SettingsInForce,
         clock: Callable[[], int],
+        may_publish: MayPublish,
     ) -> None:
+        self._may_publish = may_publish
         self._store = store
         self._topics = topics
         self._offsets = offsets
@@ -235,16 +329,14 @@ class TransactionCheck:
         self._requests = requests
         self._settings = settings
         self._clock = clock
-        self._marks: dict[int, int] = {}
-        """Ended half messages at or after the saved position: the queue offset of each, and the queue offset of its
-        mark."""
+        self._ended = EndedHalves()
         self._read_marks = -1
         """The queue offset up to which marks were read; -1 if none were read yet."""
 
     def on_end(self, half_offset: int, mark_offset: int) -> None:
         """Records an ended transaction, because its mark may not be readable in its queue yet."""
-        if half_offset >= self._position(HALF_TOPIC):
-            self._marks[half_offset] = mark_offset
+        self._ended.move_to(self._position(HALF_TOPIC))
+        self._ended.add(half_offset, mark_offset)
 
     @property
     def interval_s(self) -> float:
@@ -253,15 +345,18 @@ class TransactionCheck:
 
     async def round(self) -> int:
         """Runs one round. Returns how many half messages were checked."""
-        end = self._store.max_offset(HALF_TOPIC, HALF_QUEUE)
-        offset = max(self._position(HALF_TOPIC), self._store.min_offset(HALF_TOPIC, HALF_QUEUE), 0)
+        self._ended.move_to(self._position(HALF_TOPIC))
+        if (again_from := self._ended.read_again_from()) is not None:
+            self._read_marks = min(self._read_marks, again_from)
+        end = min(await self._end(HALF_TOPIC), self._ended.end)
+        offset = max(self._position(HALF_TOPIC), await self._begin(HALF_TOPIC), 0)
         delayed_from: int | None = None
         """The queue offset of the first half message whose check is delayed."""
         checked = 0
         while offset < end:
             await asyncio.sleep(0)
             await self._read_all_marks()  # once a page, because transactions end meanwhile
-            if all(number in self._marks for number in range(offset, min(offset + _PAGE, end))):
+            if all(number in self._ended for number in range(offset, min(offset + _PAGE, end))):
                 halves, following = {}, offset + _PAGE
             else:
                 page = await self._page(HALF_TOPIC, offset)
@@ -269,7 +364,7 @@ class TransactionCheck:
                 following = max(page.next_begin_offset, offset + 1)
             for number in range(offset, min(following, end)):
                 half = halves.get(number)
-                if half is not None and number not in self._marks:
+                if half is not None and number not in self._ended:
                     if self._is_immune(half):
                         delayed_from = number if delayed_from is None else delayed_from
                         continue
@@ -281,35 +376,47 @@ class TransactionCheck:
             self._save_position(min(offset, end) if delayed_from is None else delayed_from)
         return checked
 
+    async def _begin(self, topic: str) -> int:
+        return await completed(self._store, try_read(self._store.min_offset, topic, HALF_QUEUE), self)
+
+    async def _end(self, topic: str) -> int:
+        return await completed(self._store, try_read(self._store.max_offset, topic, HALF_QUEUE), self)
+
     async def _page(self, topic: str, offset: int) -> Page:
         return await completed(self._store, self._store.try_get(topic, HALF_QUEUE, offset, _PAGE, EVERYTHING), self)
 
     # -- marks -----------------------------------------------------------------------------------------------
 
     async def _read_all_marks(self) -> None:
-        lowest = max(self._position(OP_HALF_TOPIC), self._store.min_offset(OP_HALF_TOPIC, HALF_QUEUE), 0)
+        lowest = max(self._position(OP_HALF_TOPIC), await self._begin(OP_HALF_TOPIC), 0)
         offset = max(lowest, self._read_marks)
-        half_offset = self._position(HALF_TOPIC)
-        while offset < self._store.max_offset(OP_HALF_TOPIC, HALF_QUEUE):
+        while offset < await self._end(OP_HALF_TOPIC):
             page = await self._page(OP_HALF_TOPIC, offset)
+            end = self._dispatched_end(HALF_TOPIC)  # a mark lies behind its half message in the log
             for record in map(decode_record, page.records):
                 for number in _offsets_in(record.body):
-                    if number >= half_offset:
-                        self._marks[number] = record.queue_offset
+                    if number < end:
+                        self._ended.add(number, record.queue_offset)
             offset = max(page.next_begin_offset, offset + 1)
             await asyncio.sleep(0)
         self._read_marks = offset
 
     def _position(self, topic: str) -> int:
-        return max(self._offsets.query(GROUP, topic, HALF_QUEUE), 0)
+        """Returns the saved position; 0 if there is none, or the queue ends before it, as after a damaged file."""
+        saved = self._offsets.query(GROUP, topic, HALF_QUEUE)
+        return saved if 0 <= saved <= self._dispatched_end(topic) else 0
+
+    def _dispatched_end(self, topic: str) -> int:
+        """Returns the end of a queue as it is now. Never waits for dispatch, unlike the store's `max_offset`."""
+        queue = self._store.queues.find(topic, HALF_QUEUE)
+        return 0 if queue is None else queue.max_offset
 
     def _save_position(self, half_offset: int) -> None:
         """Saves the position among the half messages, and a position among the marks before every mark still needed."""
-        for number in range(self._position(HALF_TOPIC), half_offset):
-            self._marks.pop(number, None)
+        self._ended.move_to(half_offset)
         self._offsets.commit(GROUP, HALF_TOPIC, HALF_QUEUE, half_offset)
-        needed = min(self._marks.values(), default=self._read_marks)
-        self._offsets.commit(GROUP, OP_HALF_TOPIC, HALF_QUEUE, needed)
+        needed = self._ended.first_mark
+        self._offsets.commit(GROUP, OP_HALF_TOPIC, HALF_QUEUE, self._read_marks if needed is None else needed)
 
     # -- half messages ---------------------------------------------------------------------------------------
 
@@ -332,10 +439,9 @@ class TransactionCheck:
         too_old = self._clock() - half.born_timestamp > self._store.settings.file_reserved_time * _HOUR_MS
         if times_asked >= self._settings.now.transaction_check_max or too_old:
             return self._expire(half)
-        stored = self._store.append(copy_half(half, times_asked + 1))
+        stored = self._store.append(copy_half(half, times_asked + 1), again=True)
         if not stored.stored:
-            log.warning("cannot store a half message, retrying: %s", stored.reason)
-            return False
+            return self._passes_over(half, stored)
         self._mark(half)
         copy = await completed(self._store, self._store.try_look_up(stored.physical_offset), self)
         if copy is not None:
@@ -354,28 +460,36 @@ class TransactionCheck:
             born_host=half.born_host,
             reconsume_times=half.reconsume_times,
         )
-        stored = self._store.append(expired)
+        stored = self._store.append(expired, again=True)
         if stored.stored:
             log.warning("transaction of %s was never ended: moved to %s", half.msg_id, CHECK_MAX_TIME_TOPIC)
             self._mark(half)
+        return stored.stored or self._passes_over(half, stored)
+
+    def _passes_over(self, half: Record, result: PutResult) -> bool:
+        """Returns whether the round goes on without a half message that could not be stored; False to try it again.
+
+        A half message that is passed over is not checked any more, but its producer may still end it.
+        """
+        if result.refused_for_good:
+            log.error("cannot check the transaction of %s: %s", half.msg_id, result.reason)
         else:
-            log.warning("cannot store a half message, retrying: %s", stored.reason)
-        return stored.stored
+            log.warning("cannot store a half message, retrying: %s", result.reason)
+        return result.refused_for_good
 
     def _mark(self, half: Record) -> None:
         """Stores a done mark. If that fails, the half message is checked again after a restart only."""
         marked = self._store.append(done_mark(half.queue_offset))
-        self._marks[half.queue_offset] = marked.queue_offset if marked.stored else self._read_marks
+        self._ended.add(half.queue_offset, marked.queue_offset if marked.stored else self._read_marks)
 
     def _ask(self, half: Record) -> None:
         group = half.properties.get(PGROUP, "")
-        producers = self._clients.producers(group)
+        topic = half.properties.get(REAL_TOPIC, "")
+        producers = [each for each in self._clients.producers(group) if self._may_publish(each, topic)]
         if not producers:
             log.warning("no producer of group '%s' is connected to check transaction of %s", group, half.msg_id)
             return
-        shown = msgspec.structs.replace(
-            half, topic=half.properties.get(REAL_TOPIC, ""), queue_id=int(half.properties.get(REAL_QID) or 0)
-        )
+        shown = msgspec.structs.replace(half, topic=topic, queue_id=int(half.properties.get(REAL_QID) or 0))
         request = CheckTransaction(
             tran_state_table_offset=half.queue_offset,
             commit_log_offset=half.physical_offset,
@@ -395,5 +509,6 @@ def _times_asked(half: Record) -> int:
 def _offsets_in(body: bytes) -> Iterator[int]:
     """Yields the half messages' queue offsets in a mark: one, or several joined by commas, as 5.x writes them."""
     for piece in body.split(b","):
-        if piece.strip().isdigit():
-            yield int(piece)
+        digits = piece.strip()
+        if digits.isdigit() and len(digits) <= _MAX_DIGITS:
+            yield int(digits)

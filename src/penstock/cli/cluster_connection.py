@@ -10,10 +10,11 @@ verb's own options, then the common ones. mqadmin's option names are aliases of 
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -21,11 +22,13 @@ from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeAlias, cas
 
 import typer
 
-from penstock.cli.options import AsJson, CommonOption, with_common_options
+from penstock.cli.context import effective_context
+from penstock.cli.options import AsJson, CommonOption, Name, with_common_options
 from penstock.cli.output import write_note
+from penstock.cli.suggestions import did_you_mean
 from penstock.client.admin import Admin
 from penstock.client.config import ClientConfig, Credentials
-from penstock.errors import BadSettings
+from penstock.errors import BadSettings, PenstockError
 from penstock.remoting.event_loop import run
 
 P = ParamSpec("P")
@@ -71,10 +74,57 @@ def boolean(*names: str, meaning: str) -> Any:
     return named(*names, metavar="true|false", meaning=meaning, case_sensitive=False)
 
 
-Topic: TypeAlias = Annotated[str, named("--topic", "-t", metavar="T", meaning="The topic.")]
+# -- completion of names by the shell --
+
+_COMPLETION_S: Final = 1.0
+
+
+def _complete_topic(incomplete: str) -> list[str]:
+    """Returns the topics that begin so, without those of the system unless a prefix is typed."""
+    names = _names_for_shell(lambda admin: admin.topics.names())
+    return [name for name in names if name.startswith(incomplete) and (incomplete or not name.startswith("%"))]
+
+
+def _complete_group(incomplete: str) -> list[str]:
+    return [name for name in _names_for_shell(lambda admin: admin.groups.configs()) if name.startswith(incomplete)]
+
+
+def _names_for_shell(ask: Callable[[Admin], Coroutine[Any, Any, Iterable[str]]]) -> list[str]:
+    """Asks the cluster of the context or NAMESRV_ADDR. Returns nothing if it does not answer within a second."""
+
+    async def names() -> list[str]:
+        config = replace(
+            cluster_config(None, None, None, None), timeout_s=_COMPLETION_S, connect_timeout_s=_COMPLETION_S
+        )
+        async with Admin(config) as admin:
+            return list(await ask(admin))
+
+    try:
+        return run(names())
+    except (PenstockError, OSError):
+        return []
+
+
+# -- options --
+
+Topic: TypeAlias = Annotated[
+    str,
+    named("--topic", "-t", metavar="T", meaning="The topic.", autocompletion=_complete_topic),
+    Name("TOPIC"),
+]
 MaybeTopic: TypeAlias = Annotated[str | None, named("--topic", "-t", metavar="T", meaning="Only this topic.")]
 Group: TypeAlias = Annotated[
-    str, named("--group", "-g", "--groupName", "--consumerGroup", metavar="G", meaning="The consumer group.")
+    str,
+    named(
+        "--group",
+        "-g",
+        "--groupName",
+        "--consumerGroup",
+        metavar="G",
+        meaning="The consumer group.",
+        autocompletion=_complete_group,
+    ),
+    Name("GROUP"),
 ]
 Cluster: TypeAlias = Annotated[
     str | None, named("--cluster", "-c", "--clusterName", metavar="C", meaning="Only the brokers of this cluster.")
@@ -86,6 +136,7 @@ Broker: TypeAlias = Annotated[
 _NAMESRV: Final = named(
     "--namesrv", "-n", "--namesrvAddr", metavar="HOST:PORT;…", meaning="The name servers; default: NAMESRV_ADDR."
 )
+_CONTEXT: Final = named("--context", metavar="NAME", meaning="The cluster of this context; see `penstock context`.")
 _ACCOUNT: Final = named(
     "--account", metavar="FILE", meaning="A file with accessKey and secretKey, for a cluster with aclEnable."
 )
@@ -103,6 +154,7 @@ class Call:
 
 _COMMON: Final[tuple[CommonOption, ...]] = (
     ("namesrv", Annotated[str | None, _NAMESRV], None),
+    ("context", Annotated[str | None, _CONTEXT], None),
     ("account", Annotated[Path | None, _ACCOUNT], None),
     ("trust", Annotated[Path | None, _TRUST], None),
     ("as_json", AsJson, False),
@@ -117,9 +169,20 @@ def over_network(verb: Callable[Concatenate[Call, P], Coroutine[Any, Any, None]]
             await cast("Callable[..., Coroutine[Any, Any, None]]", verb)(Call(admin, config, as_json), **own)
 
     def invoke(common: dict[str, Any], own: dict[str, Any]) -> None:
-        run(call(client_config(common["namesrv"], common["account"], common["trust"]), common["as_json"], own))
+        config = cluster_config(common["context"], common["namesrv"], common["account"], common["trust"])
+        run(call(config, common["as_json"], own))
 
     return with_common_options(verb, _COMMON, invoke)
+
+
+def cluster_config(context: str | None, namesrv: str | None, account: Path | None, trust: Path | None) -> ClientConfig:
+    """Returns the client configuration: what the options give, the rest from the context. Raises BadSettings."""
+    there = effective_context(context, has_address=bool(namesrv or os.environ.get("NAMESRV_ADDR")))
+    return client_config(
+        namesrv or there.namesrv,
+        account or (Path(there.account) if there.account else None),
+        trust or (Path(there.trust) if there.trust else None),
+    )
 
 
 def client_config(namesrv: str | None, account: Path | None, trust: Path | None) -> ClientConfig:
@@ -129,6 +192,24 @@ def client_config(namesrv: str | None, account: Path | None, trust: Path | None)
         credentials=None if account is None else read_account(account),
         tls=None if trust is None else {"tls.enable": "true", "tls.client.trustCertPath": str(trust)},
     )
+
+
+async def check_topic_exists(call: Call, topic: str, *, cluster: str | None = None) -> None:
+    """Raises BadSettings if no broker, or no broker of the cluster, has the topic.
+
+    With autoCreateTopicEnable every name has a route, even a misspelt one.
+    """
+    names = await call.admin.topics.names(cluster)
+    if topic not in names:
+        where = "" if cluster is None else f" of cluster '{cluster}'"
+        raise BadSettings(f"no broker{where} has topic '{topic}'; {did_you_mean(topic, names, 'penstock topic list')}")
+
+
+async def check_group_exists(call: Call, group: str, *, cluster: str | None = None, broker: str | None = None) -> None:
+    """Raises BadSettings if no broker knows the consumer group."""
+    names = await call.admin.groups.configs(cluster=cluster, broker=broker)
+    if group not in names:
+        raise BadSettings(f"no broker knows group '{group}'; {did_you_mean(group, names, 'penstock group list')}")
 
 
 async def note_if_missing(call: Call, topic: str) -> None:

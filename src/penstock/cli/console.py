@@ -11,11 +11,14 @@ from typing import Annotated, Final
 
 import typer
 
+from penstock.cli import exit_codes
+from penstock.cli.log_output import LogFormat, LogFormatOption, LogLevel, LogLevelOption, log_to, log_uncaught
 from penstock.cli.options import AsJson, option
 from penstock.cli.output import flush, write, write_json, write_note
 from penstock.errors import MissingPackage
 
 LISTEN: Final = "127.0.0.1:8080"
+KEEP_SPARK_S: Final = 300
 TOKEN_VARIABLE: Final = "PENSTOCK_CONSOLE_TOKEN"
 LISTENER_VARIABLE: Final = "PENSTOCK_CONSOLE_LISTENER"
 HOW_TO_GET_IT: Final = "the web console needs more packages: pip install 'penstock[console]'"
@@ -23,7 +26,7 @@ HOW_TO_GET_IT: Final = "the web console needs more packages: pip install 'pensto
 
 def is_installed() -> bool:
     """Whether the packages of the extra `console` are installed."""
-    return all(importlib.util.find_spec(name) is not None for name in ("nicegui", "prometheus_client"))
+    return importlib.util.find_spec("nicegui") is not None
 
 
 def console(
@@ -47,16 +50,29 @@ def console(
         Path | None, option("--trust", "FILE", "Use TLS to the cluster, and trust these certificates (PEM).")
     ] = None,
     master: Annotated[
-        str | None, option("--master", "URL", "Spark's master for the jobs; default: this machine.")
+        str | None, option("--master", "URL", "Spark's master for the jobs; they all run on Spark then.")
     ] = None,
     conf: Annotated[list[str] | None, option("--conf", "K=V", "A Spark setting for the jobs; repeatable.")] = None,
+    keep_spark: Annotated[
+        int,
+        typer.Option(
+            "--keep-spark",
+            metavar="SECONDS",
+            envvar="PENSTOCK_KEEP_SPARK",
+            min=0,
+            max=86_400,
+            help="How long Spark waits for the next job; 0: it ends with each.",
+        ),
+    ] = KEEP_SPARK_S,
+    log_level: LogLevelOption = LogLevel.INFO,
+    log_format: LogFormatOption = LogFormat.TEXT,
     under_serve: Annotated[bool, typer.Option("--under-serve", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the web console for a RocketMQ cluster.
 
     The cluster may be Penstock's or Java's. Prints a link that contains the access token. `penstock serve` starts a
-    console by itself. Stops on SIGTERM or Ctrl-C. Exit status: 0 stopped; 2 could not start.
+    console by itself. Stops on SIGTERM or Ctrl-C. Exit status: 0 stopped; 1 failed; 2 could not start.
 
     Examples:
 
@@ -66,6 +82,8 @@ def console(
     """
     if not is_installed():
         raise MissingPackage(HOW_TO_GET_IT)
+    log_to(form=log_format, level=log_level, framework_traces=False)
+    log_uncaught()
     from penstock.cli.cluster_connection import client_config
     from penstock.console.access import AccessPolicy, make_token
     from penstock.console.console import ConsoleOptions
@@ -84,6 +102,7 @@ def console(
         exports=None if exports is None else exports.absolute(),
         broker_conf=None if config is None else config.absolute(),
         spark=tuple(spark),
+        keep_spark_s=keep_spark,
     )
     host, port = parse_address(listen, "--listen")
     inherited = os.environ.pop(LISTENER_VARIABLE, "") if under_serve else ""
@@ -93,7 +112,8 @@ def console(
     gate = AccessPolicy(token, names=[*(name or ()), host], cookie=f"penstock_console_{port}")
     if not under_serve:
         _announce(link(address, port, token), options.config.namesrv, as_json)
-    run(serve(options, gate, listener, sys.stdin.fileno() if under_serve else None))
+    if not run(serve(options, gate, listener, sys.stdin.fileno() if under_serve else None)):
+        raise typer.Exit(exit_codes.PROBLEM)
 
 
 def link(address: str, port: int, token: str) -> str:

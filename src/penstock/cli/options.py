@@ -1,24 +1,18 @@
-"""Options that several verbs share, and `open_readonly`, which opens a store for the verbs that only read.
-
-`open_readonly` prints notes to stderr, one sentence each: if the store is in use, if it was not closed cleanly, what
-recovery would report at the next start, and if the index cannot be read.
-"""
+"""Options that several verbs share, and how a verb gets them."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args
 
 import typer
+from typer.core import TyperGroup, TyperOption
+from typer.models import OptionInfo
 
-from penstock.cli.output import write, write_note
-from penstock.cli.progress import ProgressLine
-from penstock.store import MessageStore
-from penstock.store.readonly.store_folder import StoreFolder, quiet_log
+from penstock.cli.output import write
 
 LONG_MAX: Final = 2**63 - 1
 
@@ -47,9 +41,28 @@ Pairs: TypeAlias = Annotated[
     option("--set", "NAME=VALUE", "A setting by RocketMQ's name; repeatable, overrides --config."),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")]
 NoBody: TypeAlias = Annotated[bool, typer.Option("--no-body", help="Omit the bodies.")]
 Topic: TypeAlias = Annotated[str, option("--topic", "T", "The topic.")]
 QueueId: TypeAlias = Annotated[int, number("--queue", "N", "The queue's id.")]
+
+
+class Name(NamedTuple):
+    """Marks an option whose value may also be given by position. `metavar` is its name in the help, such as TOPIC."""
+
+    metavar: str
+
+
+class VerbGroup(TyperGroup):
+    """A group of verbs. Its `--help` is False where it is not given, instead of None: to check a None, Typer imports
+    pydantic, which takes longer than everything else that the help of a verb needs.
+    """
+
+    def get_help_option(self, ctx: Any) -> TyperOption | None:
+        found = super().get_help_option(ctx)
+        if found is not None:
+            found.default = False
+        return found
 
 
 def help_if_alone(context: typer.Context) -> None:
@@ -70,76 +83,86 @@ def with_common_options(
     """Turns the verb into a command that has the verb's own options, then the common options.
 
     The verb's first parameter is its call object, not an option. `invoke` gets two dictionaries: the values of the
-    common options, and the values of the verb's own options.
+    common options, and the values of the verb's own options. An option marked with `Name` can be given by position as
+    well: arguments fill, in their order, the marked options that were not given by name.
     """
+    own = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for each in list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    ]
+    names = {each.name: each for each in own if _name_of(each) is not None}
 
     @functools.wraps(verb)
     def command(**options: Any) -> None:
-        invoke({name: options.pop(name) for name, _, _ in common}, options)
+        shared = {name: options.pop(name) for name, _, _ in common}
+        given = [value for name in names if (value := options.pop(_argument(name))) is not None]
+        _fill_names(names, options, given)
+        invoke(shared, options)
 
-    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    arguments = [
+        inspect.Parameter(
+            _argument(each.name),
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                str | None,
+                typer.Argument(
+                    metavar=mark.metavar,
+                    show_default=False,
+                    help=_option_of(each).help,
+                    autocompletion=_option_of(each).autocompletion,
+                ),
+            ],
+        )
+        for each in names.values()
+        if (mark := _name_of(each)) is not None
+    ]
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, annotation, default in common
     ]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + added
+    parameters = [*arguments, *(_optional(each) if each.name in names else each for each in own), *added]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
 
 
-# -- read-only stores --
-
-_MAX_NOTES = 5
-
-
-class ReadOnlyStore(NamedTuple):
-    """A store opened for reading only."""
-
-    store: MessageStore
-    place: StoreFolder
-    index_problem: str
+def _argument(name: str) -> str:
+    return f"{name}_by_position"
 
 
-@contextlib.contextmanager
-def open_readonly(
-    folder: Path, config: Path | None, pairs: Sequence[str] | None, *, needs_index: bool = False, **defaults: Any
-) -> Iterator[ReadOnlyStore]:
-    """Opens a store read-only, in the state that recovery would give it at the next start.
+def _name_of(parameter: inspect.Parameter) -> Name | None:
+    return next((each for each in getattr(parameter.annotation, "__metadata__", ()) if isinstance(each, Name)), None)
 
-    `defaults` are values for settings that neither `config` nor `pairs` sets.
+
+def _optional(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Returns the parameter as one that may be missing, because its value may come by position."""
+    kind, *metadata = get_args(parameter.annotation)
+    annotated: Any = Annotated
+    marked = annotated[(kind | None, *(each for each in metadata if not isinstance(each, Name)))]
+    return parameter.replace(annotation=marked, default=None)
+
+
+def _option_of(parameter: inspect.Parameter) -> OptionInfo:
+    return next(each for each in parameter.annotation.__metadata__ if isinstance(each, OptionInfo))
+
+
+def _fill_names(names: Mapping[str, inspect.Parameter], options: dict[str, Any], given: list[str]) -> None:
+    """Puts the values that were given by position into the options that were not. Raises BadParameter if there are too
+    many, or too few.
     """
-    place = StoreFolder.find(folder, config, pairs)
-    with ProgressLine() as line:
-        store, problem = place.view(needs_index=needs_index, progress=line.report, **defaults)
-    with quiet_log(), store:
-        view = ReadOnlyStore(store, place, problem)
-        _note_findings(view)
-        yield view
-
-
-def note_state(place: StoreFolder, shown: str) -> None:
-    """Prints a note to stderr if a store is in use or was not closed cleanly. `shown` says which state the output
-    shows.
-    """
-    root = place.layout.root
-    if place.owner:
-        write_note(f"{root} is in use by {owner_name(place.owner)}: {shown}, as of now.")
-    elif not place.closed_cleanly:
-        write_note(f"{root} was not closed cleanly: {shown}.")
-
-
-def _note_findings(view: ReadOnlyStore) -> None:
-    note_state(view.place, "showing the store as a start would serve it")
-    if view.index_problem and view.place.settings.message_index_enable:
-        write_note(f"{view.index_problem}.")
-    findings = view.store.report.notes
-    for finding in findings[:_MAX_NOTES]:
-        write_note(f"a start would report: {finding}.")
-    if len(findings) > _MAX_NOTES:
-        write_note(f"and {len(findings) - _MAX_NOTES} more; `penstock store info {view.place.layout.root}` lists them.")
-
-
-def owner_name(owner: int) -> str:
-    """Returns a name for the process that owns a store. A process of another container or host has no pid here."""
-    return f"process {owner}" if owner > 0 else "another process"
+    for name, parameter in names.items():
+        if options[name] is not None:
+            continue
+        if given:
+            options[name] = given.pop(0)
+        elif parameter.default is inspect.Parameter.empty:
+            mark = _name_of(parameter)
+            assert mark is not None
+            info = _option_of(parameter)  # Typer keeps the first name as `default`
+            long = next(each for each in (info.default, *(info.param_decls or ())) if str(each).startswith("--"))
+            raise typer.BadParameter(f"{mark.metavar} is missing; give it as an argument, or with {long}")
+        else:
+            options[name] = parameter.default
+    if given:
+        raise typer.BadParameter(f"'{given[0]}' is one name too many; see the usage")

@@ -1,5 +1,5 @@
 """All output of the commands: data to stdout (`write`), notes of one sentence to stderr (`write_note`), tables, JSON
-and messages.
+and messages. There are colours at a terminal only, and none if NO_COLOR is set.
 
 Text from a store is untrusted: names and bodies may contain control characters or bytes that are not UTF-8. Such text
 must pass through `plain` before it is printed to a terminal. JSON is ASCII, so it is safe in every terminal and locale.
@@ -11,25 +11,20 @@ import json
 import os
 import sys
 from base64 import b64encode
-from collections.abc import Iterator
 from io import StringIO
-from typing import Any
-
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.cli import exit_codes
-from penstock.format.queue_unit import NO_RECORD_SIZE
-from penstock.format.record import Record, decode_record, tags_code
-from penstock.format.record_layout import belongs_to
-from penstock.store import MessageStore
-from penstock.store.consume_queue import ConsumeQueue, QueueExtensions, unit_pages
-from penstock.store.file_io import Files
-from penstock.units import format_time
+from penstock.errors import PenstockError
+from penstock.human_units import format_time
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from penstock.format.record import Record
 
 _WIDE = 1000
-_PAGE = 4096
 _PREVIEW = 60
 
 
@@ -57,9 +52,12 @@ def _silence_stdout() -> int:
     return exit_codes.READER_GONE
 
 
-def write_note(sentence: str) -> None:
-    """Writes one sentence to stderr, on one line."""
-    print(f"penstock: {plain(' '.join(sentence.split()))}", file=sys.stderr)
+def write_note(sentence: str, *, is_error: bool = False) -> None:
+    """Writes one sentence to stderr, on one line. At a terminal the start of an error is red."""
+    name = "penstock:"
+    if is_error and sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        name = f"\x1b[31m{name}\x1b[0m"
+    print(f"{name} {plain(' '.join(sentence.split()))}", file=sys.stderr)
 
 
 def write_json(value: Any) -> None:
@@ -69,6 +67,8 @@ def write_json(value: Any) -> None:
 
 def show(*parts: RenderableType) -> None:
     """Prints tables and texts, cut to the width of the terminal. Cuts nothing if stdout is not a terminal."""
+    from rich.console import Console
+
     terminal = sys.stdout.isatty()
     page = StringIO()
     console = Console(
@@ -86,15 +86,33 @@ def show(*parts: RenderableType) -> None:
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     """Returns an empty table. The columns in `right` are right-aligned."""
+    from rich.table import Table
+    from rich.text import Text
+
     grid = Table(title=Text(title), title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         grid.add_column(Text(column), justify="right" if column in right else "left", overflow="fold")
     return grid
 
 
+class Colored(NamedTuple):
+    """A cell that has a colour at a terminal."""
+
+    value: object
+    color: str
+
+
+def warn_above_zero(count: int) -> Colored | int:
+    """Returns a cell with a count of what should be zero, such as a lag: yellow if it is not."""
+    return Colored(count, "yellow") if count > 0 else count
+
+
 def add_row(grid: Table, *cells: object) -> None:
     """Adds a row to a table and escapes untrusted text."""
-    grid.add_row(*(Text(plain(str(cell))) for cell in cells))
+    from rich.text import Text
+
+    colored = (cell if isinstance(cell, Colored) else Colored(cell, "") for cell in cells)
+    grid.add_row(*(Text(plain(str(cell.value)), style=cell.color) for cell in colored))
 
 
 def plain(text: str) -> str:
@@ -128,7 +146,18 @@ def message_object(record: Record, code: int, *, body: bool = True) -> dict[str,
     }
     if body:
         fields["body"] = b64encode(record.body).decode()
+        fields["body_text"] = _body_text(record)
     return {**fields, "body_crc": record.body_crc, "msg_id": record.msg_id}
+
+
+def _body_text(record: Record) -> str | None:
+    """Returns the decompressed body if it is UTF-8, else None."""
+    from penstock.protocol.compression import MAX_SIZE, inflate_body
+
+    try:
+        return inflate_body(record.body, record.sys_flag, MAX_SIZE).decode()
+    except (PenstockError, UnicodeDecodeError):
+        return None
 
 
 def message_line(record: Record, *, body: bool = True) -> str:
@@ -163,32 +192,3 @@ def _preview(body: bytes) -> str:
     except UnicodeDecodeError:
         text = start.hex()
     return text if len(body) <= _PREVIEW else f"{text}…"
-
-
-class QueueReader:
-    """Reads messages of queues, each with its tags code. Resolves codes that are in consume queue extension files."""
-
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
-        size = store.settings.mapped_file_size_consume_queue_ext
-        self._extensions = QueueExtensions(Files(), store.layout.consume_queue_ext, size)
-
-    def messages(self, queue: ConsumeQueue, begin: int) -> Iterator[tuple[Record, int]]:
-        """Yields each message from a queue offset on, with its tags code. Skips units whose record is deleted or
-        damaged.
-        """
-        topic = queue.topic.encode()
-        for offset, units in unit_pages(queue, max(begin, queue.min_offset), queue.max_offset, _PAGE):
-            codes = self._extensions.resolve(queue.topic, queue.queue_id, units["tags_code"]).tolist()
-            for index, (physical, size, _) in enumerate(units.tolist()):
-                data = None if size == NO_RECORD_SIZE else self._store.records.raw(physical, size)[0]
-                if data is not None and belongs_to(data, topic, queue.queue_id, offset + index):
-                    yield decode_record(data), codes[index]
-
-    def code_of(self, record: Record) -> int:
-        """Returns the tags code from a message's unit. Computes the code if the message has no unit."""
-        queue = self._store.queues.find(record.topic, record.queue_id)
-        unit = None if queue is None or record.queue_offset < 0 else queue.page(record.queue_offset, 1)
-        if unit is None or int(unit["offset"][0]) != record.physical_offset:
-            return tags_code(record, self._store.settings.delay_levels)
-        return int(self._extensions.resolve(record.topic, record.queue_id, unit["tags_code"])[0])

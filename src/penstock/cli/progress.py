@@ -9,16 +9,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
-from rich import progress as bars
-from rich.console import Console
 
 from penstock.cli.output import write_note
-from penstock.store import Progress
-from penstock.store.damage import MayExceed
-from penstock.units import format_size
+from penstock.human_units import format_size
+
+if TYPE_CHECKING:
+    from rich import progress as bars
+
+    from penstock.store import Progress
+    from penstock.store.damaged_ranges import MayExceed
 
 _SILENT_SECONDS = 0.5
 _LINE_SECONDS = 5.0
@@ -27,10 +29,18 @@ _LINE_SECONDS = 5.0
 class ProgressLine:
     """The progress display of one job. Call it with the phase, the amount done and the total, in a `with` block."""
 
-    def __init__(self, format_total: Callable[[int], str] = format_size) -> None:
-        """`format_total` formats the total; the default is for bytes."""
+    def __init__(
+        self,
+        format_total: Callable[[int], str] = format_size,
+        note: Callable[[str], object] = write_note,
+        *,
+        may_have_bar: bool = True,
+    ) -> None:
+        """`format_total` formats the total; the default is for bytes. `note` writes a line where there is no bar."""
         self._format_total = format_total
-        self._bar = _Bar(of_bytes=format_total is format_size) if sys.stderr.isatty() else None
+        self._note = note
+        has_bar = may_have_bar and sys.stderr.isatty()
+        self._bar = _Bar(of_bytes=format_total is format_size) if has_bar else None
         self._due = time.monotonic() + (_LINE_SECONDS if self._bar is None else _SILENT_SECONDS)
         self._phase = ""
         self._started = 0.0
@@ -47,7 +57,7 @@ class ProgressLine:
         self._due = now + _LINE_SECONDS
         share = min(done * 100 // total, 100) if total > 0 else 0
         left = f", about {(now - self._started) * (total - done) / done:.0f} s left" if done else ""
-        write_note(f"{phase}: {share} % of {self._format_total(total)}{left} …")
+        self._note(f"{phase}: {share} % of {self._format_total(total)}{left} …")
 
     def report(self, progress: Progress) -> None:
         """Shows the progress of a store's start. It is passed to the store as a callback."""
@@ -69,6 +79,9 @@ class _Bar:
     """One bar per phase, removed at the end."""
 
     def __init__(self, *, of_bytes: bool) -> None:
+        from rich import progress as bars
+        from rich.console import Console
+
         self._progress = bars.Progress(
             bars.TextColumn("penstock: {task.description}"),
             bars.BarColumn(),

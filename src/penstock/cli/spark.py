@@ -1,33 +1,39 @@
-"""The common parts of the verbs of `penstock pipeline`: options, input, and a Spark session with progress.
+"""The common parts of verbs that may run on Spark: options, input, and a Spark session with progress.
 
     @on_spark
     def lag(call: JobCall, stores: Stores = None) -> None:
         ...
 
-`on_spark` turns a verb into a command that has the verb's own options, then the common ones.
+`on_spark` turns a verb into a command of `penstock pipeline`, which has the verb's own options, then the common ones.
+`either_way` makes a short verb such as `penstock lag PATH`: it runs in this process if the stores are small, otherwise
+on Spark, and says which.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
+import typer
+
 from penstock.cli.options import AsJson, CommonOption, Config, Pairs, option, with_common_options
 from penstock.cli.output import write_note
 from penstock.cli.progress import ProgressLine
-from penstock.errors import BadSettings
+from penstock.errors import BadSettings, MissingPackage
+from penstock.extras import missing_modules
+from penstock.human_units import format_size, parse_size, parse_time
 from penstock.telemetry import job_span
-from penstock.units import parse_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.jobs.framework import JobInput
+    from penstock.pipeline.jobs.job_input import JobInput
+    from penstock.store.readonly.store_folder import StoreFolder
 
 
 Stores: TypeAlias = Annotated[list[str] | None, option("--store", "DIR", "A store's directory, or a glob; repeatable.")]
@@ -36,6 +42,20 @@ Master: TypeAlias = Annotated[
     option("--master", "URL", "Spark's master, or sc://HOST for Connect; default: all cores of this machine."),
 ]
 Confs: TypeAlias = Annotated[list[str] | None, option("--conf", "K=V", "A Spark setting; repeatable.")]
+Paths: TypeAlias = Annotated[
+    list[str], typer.Argument(metavar="PATH", help="The directories of stores.", show_default=False)
+]
+SparkAbove: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--spark-above",
+        metavar="SIZE",
+        envvar="PENSTOCK_SPARK_ABOVE",
+        help="Run on Spark if the logs are larger than this; below it, in this process.",
+    ),
+]
+KeepSession: TypeAlias = Annotated[bool, typer.Option("--keep-session", hidden=True)]
+"""For the console, whose processes run several jobs: the Spark session stays for the next one."""
 MaybeNamesrv: TypeAlias = Annotated[str, option("--namesrv", "HOST:PORT", "Read from a cluster: its name servers.")]
 _NO_TOPIC: Final = re.compile("(?!)")
 _RESUMES: Final = "finished work is kept, and the same command resumes"
@@ -57,10 +77,11 @@ class JobCall:
     conf: Sequence[str] | None = None
     config: Path | None = None
     pairs: Sequence[str] | None = None
+    keep_session: bool = False
 
     def session(self, job: str, *, light_java: bool = False) -> AbstractContextManager[SparkSession]:
         """Opens a Spark session for the job, by the module's function `session`."""
-        return session(job, self.master, self.conf, light_java=light_java)
+        return session(job, self.master, self.conf, light_java=light_java, keep=self.keep_session)
 
     def input(self, stores: Sequence[str] | None, namesrv: str = "") -> JobInput:
         """Returns the job's input: stores, or a cluster."""
@@ -73,7 +94,49 @@ _COMMON: Final[tuple[CommonOption, ...]] = (
     ("conf", Confs, None),
     ("config", Config, None),
     ("pairs", Pairs, None),
+    ("keep_session", KeepSession, False),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class EitherCall(JobCall):
+    """The common options of a short verb, which runs in this process or on Spark."""
+
+    spark_above: str = "10g"
+
+    def uses_spark(self, job: str, folders: Iterable[StoreFolder], needs_spark: str = "") -> bool:
+        """Returns whether the job runs on Spark, and says so on stderr.
+
+        It does with --master or --conf, for logs that occupy more than --spark-above on disk, and if `needs_spark`
+        says why it must. Raises BadSettings, or MissingPackage if Spark's packages are not installed.
+        """
+        try:
+            limit = parse_size(self.spark_above)
+        except ValueError as error:
+            raise BadSettings(f"option --spark-above '{self.spark_above}': {error}") from None
+        size = sum(folder.files.allocated(folder.layout.commit_log) for folder in folders)
+        if self.master is not None or self.conf:
+            why = f"as {'--master' if self.master is not None else '--conf'} asks for"
+        elif needs_spark:
+            why = needs_spark
+        elif size > limit:
+            why = f"the logs have {format_size(size)}, more than {format_size(limit)}"
+        else:
+            write_note(f"{job}: in this process, without Spark" + (f" ({format_size(size)} of log)" if size else ""))
+            return False
+        write_note(f"{job}: on Spark, {why}")
+        if missing := missing_modules("spark"):
+            raise MissingPackage(f"Spark needs the packages {', '.join(missing)}: pip install 'penstock[spark]'")
+        return True
+
+
+def either_way(verb: Callable[..., None]) -> Callable[..., None]:
+    """Turns a short verb into a command with the common options."""
+
+    def invoke(common: dict[str, Any], own: dict[str, Any]) -> None:
+        verb(EitherCall(**common), **own)
+
+    return with_common_options(verb, (*_COMMON, ("spark_above", SparkAbove, "10g")), invoke)
 
 
 def on_spark(verb: Callable[..., None]) -> Callable[..., None]:
@@ -87,19 +150,24 @@ def on_spark(verb: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def session(
-    job: str, master: str | None, conf: Sequence[str] | None, *, light_java: bool = False
+    job: str, master: str | None, conf: Sequence[str] | None, *, light_java: bool = False, keep: bool = False
 ) -> Iterator[SparkSession]:
     """Opens a Spark session for one job, with progress on stderr. Stops the session afterwards, unless it existed
     before.
 
-    `light_java` is explained at `start_session`.
+    `light_java` is explained at `start_session`. With `keep` the session stays for the next job that asks for that,
+    whichever it is, so Java is not light; an error in the block stops it. A session of a Connect server, which starts
+    at once, does not stay.
     """
     from penstock.pipeline.session import has_session, quiet_interrupts, report_progress, start_session
 
     pairs = parse_confs(conf)
     existed = has_session()
+    keep = keep and not (master or "").startswith("sc://")
+    is_own = keep or not existed
     with interruptible(job):
-        spark = start_session(f"penstock {job}", master, pairs, light_java=light_java)
+        app = "penstock jobs" if keep else f"penstock {job}"
+        spark = start_session(app, master, pairs, light_java=light_java and not keep)
         try:
             with (
                 nullcontext() if existed else quiet_interrupts(),
@@ -108,8 +176,11 @@ def session(
                 report_progress(spark, lambda done, total: line(job, done, total)),
             ):
                 yield spark
+        except BaseException:
+            keep = False
+            raise
         finally:
-            if not existed:
+            if is_own and not keep:
                 spark.stop()
 
 
@@ -155,7 +226,7 @@ def job_input(
     stores: Sequence[str] | None, namesrv: str = "", config: Path | None = None, pairs: Sequence[str] | None = None
 ) -> JobInput:
     """Returns a job's input: stores, or a cluster."""
-    from penstock.pipeline.jobs.framework import JobInput
+    from penstock.pipeline.jobs.job_input import JobInput
 
     return JobInput(
         stores=tuple(stores or ()),

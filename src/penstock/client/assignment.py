@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from penstock.client.fetch import Fetcher, Pull, PullStatus
 from penstock.client.instance import ClientInstance
 from penstock.client.message import ReceivedMessage
 from penstock.client.offsets import OffsetStore
+from penstock.client.pull_requests import Fetcher, Pull, PullStatus
 from penstock.client.queue_locks import ClientQueueLocks
 from penstock.clock import now_ms
 from penstock.errors import PenstockError, Refused
@@ -68,6 +68,10 @@ class ProcessQueue:
 
     def __len__(self) -> int:
         return len(self._cached)
+
+    def holds(self, message: ReceivedMessage) -> bool:
+        """Whether a message was neither consumed nor sent back yet."""
+        return message.queue_offset in self._cached
 
     @property
     def cached_bytes(self) -> int:
@@ -120,7 +124,7 @@ class Consumption(Protocol):
 
     def begin(self, process_queue: ProcessQueue) -> None: ...
 
-    def submit(self, process_queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None: ...
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None: ...
 
     async def end(self, process_queue: ProcessQueue) -> None: ...
 
@@ -132,7 +136,7 @@ class _NoConsumption:
 
     def begin(self, process_queue: ProcessQueue) -> None: ...
 
-    def submit(self, process_queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None: ...
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None: ...
 
     async def end(self, process_queue: ProcessQueue) -> None: ...
 

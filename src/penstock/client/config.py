@@ -16,10 +16,9 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Final, TypeAlias
 
-from penstock.config.parser import LONG_MAX, Origin, Section, SettingTable
+from penstock.config.setting_parser import LONG_MAX, Origin, Section, SettingTable
 from penstock.errors import BadSettings
-from penstock.protocol.command import Command
-from penstock.protocol.signing import sign
+from penstock.protocol.signing import RequestSigner
 from penstock.remoting.sockets import parse_address
 from penstock.remoting.tls import client_tls
 
@@ -32,9 +31,9 @@ class Credentials:
     secret_key: str = field(repr=False)
     security_token: str | None = field(default=None, repr=False)
 
-    def sign(self, command: Command) -> None:
-        """Adds the account and the signature to a request. Callers must not change the request afterwards."""
-        sign(command, self.access_key, self.secret_key, self.security_token)
+    def signer(self) -> RequestSigner:
+        """Returns what signs the requests of one client."""
+        return RequestSigner(self.access_key, self.secret_key, self.security_token)
 
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"

@@ -90,8 +90,7 @@ class Blocking(Generic[C]):
     """An asynchronous object and the thread of its loop."""
 
     def __init__(self, inner: C, thread: LoopThread) -> None:
-        self.inner = inner
-        """The asynchronous object. Use it on the loop's thread only."""
+        self._inner = inner
         self._thread = thread
 
 
@@ -108,7 +107,7 @@ class blocking(Generic[P, R]):  # noqa: N801  # reads as a function where it is 
 
         @wraps(self._method)
         def call(*arguments: P.args, **named: P.kwargs) -> R:
-            return facade._thread.run(self._method(facade.inner, *arguments, **named))
+            return facade._thread.run(self._method(facade._inner, *arguments, **named))
 
         return call
 
@@ -132,7 +131,7 @@ class Facade(Blocking[K]):
         """Closes the client and ends its thread. Idempotent."""
         if not self._thread.is_closed:
             try:
-                self._thread.run(self.inner.close())
+                self._thread.run(self._inner.close())
             finally:
                 self._thread.close()
 

@@ -20,7 +20,9 @@ from typing import Final, Self
 from penstock.client.config import Namesrv, config_of
 from penstock.client.connection_pool import ConnectionPool
 from penstock.client.routes import OK, NameServers, Routes, check_reply
-from penstock.errors import PenstockError
+from penstock.errors import BadSettings, PenstockError
+from penstock.format.constants import RETRY_PREFIX
+from penstock.format.topics import is_legal_topic
 from penstock.protocol import fields
 from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
 from penstock.protocol.bodies.routes import MASTER
@@ -28,7 +30,7 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.protocol.fields import Request
 from penstock.protocol.headers.groups import UnregisterClient
-from penstock.remoting.connection import Connection
+from penstock.remoting.connection import SILENT_S, Connection, Flight
 from penstock.remoting.handlers import Handler
 from penstock.remoting.sockets import parse_address
 
@@ -56,6 +58,7 @@ class ClientInstance:
         closes it.
         """
         self._name_server_pool = ConnectionPool({}, tls=config.tls_context, timeout_s=config.connect_timeout_s)
+        self._signer = None if config.credentials is None else config.credentials.signer()
         self.name_servers = NameServers(config.name_servers, self._name_server_pool, config.timeout_s, self._sign)
         self.routes = Routes(self.name_servers)
         self._tasks: list[asyncio.Task[None]] = []
@@ -107,14 +110,18 @@ class ClientInstance:
         *,
         timeout_s: float | None = None,
         good: Collection[int] = OK,
+        flight: Flight | None = None,
     ) -> Command:
-        """Sends a request and returns the broker's reply.
+        """Sends a request and returns the broker's reply. The timeout starts when the frame is written; with a
+        `flight`, a congested connection is waited for longer.
 
         Raises Unreachable or NoAnswer, and Refused if the reply's code is not in `good`.
         """
         connection = await self._pool.get(address)
         command = self._command(code, header, body)
-        reply = await connection.request(command, self.config.timeout_s if timeout_s is None else timeout_s)
+        if flight is not None and connection.congested:
+            await connection.until_writable(SILENT_S)
+        reply = await connection.request(command, self.config.timeout_s if timeout_s is None else timeout_s, flight)
         return check_reply(reply, code, address, good)
 
     async def request_oneway(
@@ -137,8 +144,8 @@ class ClientInstance:
         return command
 
     def _sign(self, command: Command) -> None:
-        if self.config.credentials is not None:
-            self.config.credentials.sign(command)
+        if self._signer is not None:
+            self._signer.sign(command)
 
     # -- heartbeats ------------------------------------------------------------------------------------------
 
@@ -198,6 +205,17 @@ class ClientInstance:
                 for address in self._pool.addresses()
             )
             await asyncio.gather(*requests, return_exceptions=True)
+
+
+def check_group(group: str) -> None:
+    """Raises BadSettings for a group that brokers refuse. The name of its retry topic must be legal, too."""
+    if not isinstance(group, str) or not group:
+        raise BadSettings(f"a group must be a name, such as 'warehouse', not {group!r}")
+    if not is_legal_topic(f"{RETRY_PREFIX}{group}"):
+        raise BadSettings(
+            f"not a valid group name: {group[:40]!r}; it must have letters, digits, '%', '|', '_' and '-' only, "
+            "at most 120"
+        )
 
 
 def make_client_id(name_server: str) -> str:

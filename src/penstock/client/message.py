@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
-from typing import Final
+from functools import cached_property, lru_cache
+from typing import Any, Final
 
+from penstock.errors import BadMessage
 from penstock.format.constants import (
     DELAY,
     KEY_SEPARATOR,
@@ -26,17 +28,21 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.compression import MAX_SIZE, inflate_body
 
 SHARDING_KEY: Final = "__SHARDINGKEY"
+MAX_DELAY_LEVEL: Final = 18
+"""The highest level of RocketMQ's default delays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to send. The constructor raises BadMessage if the topic or a property is invalid.
+    """A message to send. The constructor raises BadMessage if an argument is invalid.
 
-    `keys` are for searching; a string with spaces holds several keys. `tags` are for consumers' filters; one tag per
-    message is usual. `properties` are user properties; a field such as `tags` overrides the property that it is stored
-    as. Messages with the same `sharding_key` go to the same queue and stay in order. `delay_level` 1 to 18 delays
-    delivery by 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless the broker is configured otherwise.
-    With `wait=False`, a broker with synchronous flush replies before the flush.
+    `body` is bytes; write `text.encode()` for text, `json.dumps(value).encode()` for anything else. `keys` are for
+    searching; a string with spaces holds several keys. `tags` are for consumers' filters; one tag per message is usual.
+    `properties` are user properties; a field such as `tags` overrides the property that it is stored as. Messages with
+    the same `sharding_key` go to the same queue and stay in order. `delay_level` 1 to 18 delays delivery by 1s 5s 10s
+    30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, unless the broker is configured otherwise (levels beyond 18, where
+    a broker has them, are set by the property DELAY). With `wait=False`, a broker with synchronous flush replies before
+    the flush.
     """
 
     topic: str
@@ -50,9 +56,35 @@ class Message:
     wait: bool = True
 
     def __post_init__(self) -> None:
-        check_topic(self.topic)
+        if type(self.topic) is str:
+            _check_topic_once(self.topic)
+        else:
+            check_topic(self.topic)
+        if type(self.body) is not bytes:
+            object.__setattr__(self, "body", _bytes_of(self.body))
+        are_texts = type(self.tags) is str and type(self.sharding_key) is str
+        if self.keys or self.properties or self.delay_level or self.flag or not are_texts:
+            self._check_types()
         for name, value in self.all_properties().items():
             check_property(name, value)
+
+    def _check_types(self) -> None:
+        """Raises BadMessage if an argument other than topic, body and the properties' values has a wrong type."""
+        for name in ("tags", "sharding_key"):
+            if not isinstance(getattr(self, name), str):
+                raise BadMessage(f"`{name}` must be text, not {type(getattr(self, name)).__name__}")
+        if not isinstance(self.keys, str) and not all(isinstance(key, str) for key in self.keys):
+            raise BadMessage(f"`keys` must be texts; found {self.keys!r}; use str(...)")
+        if not isinstance(self.properties, Mapping):
+            raise BadMessage(f"`properties` must map names to texts, not be {type(self.properties).__name__}")
+        check_delay_level(self.delay_level)
+        if type(self.flag) is not int or not -(2**31) <= self.flag < 2**31:
+            raise BadMessage(f"`flag` must be an integer of 32 bits, not {self.flag!r}")
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether the message has a delay, by its level or by the property DELAY."""
+        return self.delay_level > 0 or DELAY in self.properties
 
     def all_properties(self) -> dict[str, str]:
         """Returns `properties`, and the properties that store the other fields."""
@@ -63,6 +95,24 @@ class Message:
         if not self.wait:
             fields[WAIT] = "false"
         return {**self.properties, **{name: value for name, value in fields.items() if value}}
+
+
+_check_topic_once: Final = lru_cache(256)(check_topic)
+"""A program sends many messages of few topics."""
+
+
+def _bytes_of(body: object) -> bytes:
+    """Returns a copy of a body that is a bytearray or a memoryview. Raises BadMessage for any other type."""
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        return bytes(body)
+    advice = "text.encode()" if isinstance(body, str) else "json.dumps(value).encode()"
+    raise BadMessage(f"the body of a message must be bytes, not {type(body).__name__}; use {advice}")
+
+
+def check_delay_level(level: int) -> None:
+    """Raises BadMessage if this is not one of RocketMQ's delay levels, nor 0 for none."""
+    if type(level) is not int or not 0 <= level <= MAX_DELAY_LEVEL:
+        raise BadMessage(f"there is no delay level {level!r}; levels are 0 (none) to {MAX_DELAY_LEVEL}")
 
 
 class ReceivedMessage:
@@ -86,6 +136,21 @@ class ReceivedMessage:
     def body(self) -> bytes:
         """The decompressed body. Raises BadRequest if it cannot be decompressed or is larger than the limit."""
         return self.inflated(self._limit)
+
+    @property
+    def text(self) -> str:
+        """The body as text. Raises BadMessage if it is not UTF-8."""
+        try:
+            return self.body.decode()
+        except UnicodeDecodeError:
+            raise BadMessage(f"the body of {self!r} is not text in UTF-8; use `body`") from None
+
+    def json(self) -> Any:
+        """Returns the value that the body holds as JSON. Raises BadMessage if it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError as error:
+            raise BadMessage(f"the body of {self!r} is not JSON: {error}") from None
 
     def inflated(self, limit: int) -> bytes:
         """Returns the decompressed body like `body`, within another limit in bytes, and does not keep it."""

@@ -1,23 +1,20 @@
-"""Delivery of messages to the user's handler: handler calls, concurrent and ordered consumption, and retries.
+"""Delivery of messages to the handlers: concurrent and ordered consumption, and retries.
 
-A coroutine function runs on the client's event loop. Any other handler runs in a thread pool, so it may block. A
-handler that exceeds its timeout counts as failed: a coroutine is cancelled, but a thread keeps running. A failed
-message is sent back to its broker. If that fails, a copy is sent to the group's retry topic. The classes are not
-thread-safe: use them from the event loop's thread only.
+A failed message is sent back to its broker. If that fails, a copy is sent to the group's retry topic. Each failed
+delivery is one line in the log, with the attempt and what comes next. The classes are not thread-safe: use them from
+the event loop's thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from penstock.client.assignment import ProcessQueue
+from penstock.client.handlers import DeadLetter, HandlerRunner, Later
 from penstock.client.instance import ClientInstance
 from penstock.client.message import ReceivedMessage
 from penstock.client.offsets import OffsetStore
@@ -35,67 +32,21 @@ from penstock.protocol.headers.send import SendMessageV2
 log = logging.getLogger("penstock.client")
 
 _FIRST_LEVEL: Final = 3
+_DELAYS: Final = (
+    "1 s",
+    "5 s",
+    "10 s",
+    "30 s",
+    *(f"{minutes} min" for minutes in (*range(1, 11), 20, 30)),
+    "1 h",
+    "2 h",
+)
+"""RocketMQ's default delay of each level, from level 1 on."""
 _PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 _LOCAL_RETRY_S: Final = 5.0
 _LOCK_RETRY_S: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Later:
-    """A handler's result for a message that it could not consume and that must be delivered again later.
-
-    `delay_level` 0 lets the broker choose the delay, which grows with each retry. Levels 1 to 18 are those of
-    `Message.delay_level`. A negative level makes the message a dead letter at once. Ordered consumers retry in place:
-    they support negative levels, and treat all others alike.
-    """
-
-    delay_level: int = 0
-
-
-Outcome: TypeAlias = Later | None
-"""A handler's result. None means that the message is consumed."""
-MessageHandler: TypeAlias = Callable[[ReceivedMessage], Awaitable[Outcome] | Outcome]
-"""A function or a coroutine function. If it raises, the message is not consumed and is retried later."""
-
-
-class HandlerRunner:
-    """Calls one handler. A handler that is not a coroutine function runs in a pool of `max_in_flight` threads."""
-
-    def __init__(self, handler: MessageHandler, max_in_flight: int, timeout_s: float) -> None:
-        self._handler = handler
-        self._timeout_s = timeout_s
-        call = getattr(handler, "__call__", None)  # noqa: B004  # of an object with an asynchronous __call__
-        is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
-        self._threads = None if is_async else ThreadPoolExecutor(max_in_flight, "penstock handler")
-
-    async def run(self, message: ReceivedMessage) -> Outcome:
-        """Calls the handler and returns its outcome. An exception or a timeout is logged and becomes `Later`."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                if self._threads is None:
-                    result = self._handler(message)
-                else:
-                    result = await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, message)
-                if inspect.isawaitable(result):
-                    result = await result
-        except asyncio.CancelledError:
-            raise
-        except TimeoutError:
-            log.warning(
-                "%r not consumed: the handler took longer than %g s, or raised TimeoutError", message, self._timeout_s
-            )
-            return Later()
-        except Exception:
-            log.warning("%r not consumed: the handler failed", message, exc_info=True)
-            return Later()
-        if result is None or isinstance(result, Later):
-            return result
-        log.warning("%r: the handler returned %r instead of None or Later; treated as consumed", message, result)
-        return None
-
-    def close(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+UNLIMITED: Final = 2**31 - 1
+"""The number of retries that stands for any number."""
 
 
 class SendBackRequests:
@@ -109,10 +60,16 @@ class SendBackRequests:
         self._group = group
         self.max_times = max_times
 
-    async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
-        """Sends a message back for a retry; a negative level makes it a dead letter. Returns False if no broker
-        accepted it.
-        """
+    def next_step(self, message: ReceivedMessage, outcome: Later | DeadLetter) -> str:
+        """Says for the log what happens to a failed message once the broker has it."""
+        if isinstance(outcome, DeadLetter) or message.reconsume_times >= self.max_times:
+            return f"it becomes a dead letter of group {self._group}"
+        level = min(outcome.delay_level or _FIRST_LEVEL + message.reconsume_times, len(_DELAYS))
+        return f"again at delay level {level} (usually {_DELAYS[level - 1]})"
+
+    async def send_back(self, message: ReceivedMessage, outcome: Later | DeadLetter) -> bool:
+        """Sends a message back for a retry, or to be a dead letter. Returns False if no broker accepted it."""
+        delay_level = -1 if isinstance(outcome, DeadLetter) else outcome.delay_level
         try:
             await self._request_send_back(message, delay_level)
             return True
@@ -166,8 +123,82 @@ class SendBackRequests:
         raise PenstockError(f"no broker has topic '{topic}'")
 
 
+def log_failure(message: ReceivedMessage, outcome: Later | DeadLetter, max_times: int | None, next_step: str) -> None:
+    """Writes the line of one failed delivery. `max_times` is the number of retries, None without a limit."""
+    of = "" if max_times is None or max_times >= UNLIMITED else f" of {max_times + 1}"
+    why = outcome.reason or f"the handler returned {type(outcome).__name__}"
+    log.warning("%r not consumed at attempt %d%s: %s; %s", message, message.reconsume_times + 1, of, why, next_step)
+
+
+# -- concurrent ------------------------------------------------------------------------------------------------------
+
+
+class FairQueues:
+    """Messages that wait for a worker, by queue. The queues take turns, so none waits behind a long one."""
+
+    def __init__(self) -> None:
+        self._by_queue: dict[ProcessQueue, deque[ReceivedMessage]] = {}
+        """Only queues with messages, the one whose turn is next first."""
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+
+    def put(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+        if messages:
+            self._by_queue.setdefault(process_queue, deque()).extend(messages)
+            self._wake(len(messages))
+
+    async def take(self, limit: int) -> tuple[ProcessQueue, list[ReceivedMessage]] | None:
+        """Returns up to `limit` messages of one topic, of the next queue in turn; None after `close`."""
+        while not self._closed:
+            if not self._by_queue:
+                idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._idle.append(idle)
+                await idle
+                continue
+            process_queue = next(iter(self._by_queue))
+            waiting = self._by_queue.pop(process_queue)
+            if process_queue.dropped:
+                continue
+            if limit == 1:
+                taken = [waiting.popleft()]
+            else:
+                taken = first_alike(waiting, limit)
+                for _ in taken:
+                    waiting.popleft()
+            if waiting:
+                self._by_queue[process_queue] = waiting  # behind all others
+            return process_queue, taken
+        return None
+
+    def close(self) -> None:
+        """Drops all messages and lets every `take` return None."""
+        self._closed = True
+        self._by_queue.clear()
+        self._wake(len(self._idle))
+
+    def _wake(self, count: int) -> None:
+        while count and self._idle:
+            idle = self._idle.popleft()
+            if not idle.done():
+                idle.set_result(None)
+                count -= 1
+
+
+def first_alike(waiting: Iterable[ReceivedMessage], limit: int) -> list[ReceivedMessage]:
+    """Returns the first messages, as long as they have the topic of the first one: a retry queue has messages of all
+    topics.
+    """
+    first: list[ReceivedMessage] = []
+    for message in waiting:
+        if len(first) == limit or (first and message.topic != first[0].topic):
+            break
+        first.append(message)
+    return first
+
+
 class ConcurrentConsumption:
-    """Workers that consume the messages of all queues concurrently, in no particular order.
+    """Workers that consume the messages of all queues concurrently, in no particular order, with a fair share for each
+    queue.
 
     A failed message is sent back to the broker. If no broker accepts it, this client calls the handler again later.
     Without `send_backs` (broadcast), a failed message is logged and not retried.
@@ -179,69 +210,75 @@ class ConcurrentConsumption:
         self._runner = runner
         self._offsets = offsets
         self._send_backs = send_backs
-        self._waiting: asyncio.Queue[tuple[ProcessQueue, ReceivedMessage] | None] = asyncio.Queue()
+        self._waiting = FairQueues()
         self._workers = [asyncio.create_task(self._run_worker()) for _ in range(max_in_flight)]
         self._retry_timers: set[asyncio.TimerHandle] = set()
 
     def begin(self, process_queue: ProcessQueue) -> None:
         """Does nothing: all queues share the workers."""
 
-    def submit(self, process_queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
-        for message in messages:
-            self._waiting.put_nowait((process_queue, message))
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+        self._waiting.put(process_queue, messages)
 
     async def end(self, process_queue: ProcessQueue) -> None:
         """Drops a queue. Handlers that still run finish; their outcomes are ignored."""
         process_queue.drop()
+        self._runner.stream.withdraw(process_queue.queue)
 
     async def close(self, timeout_s: float) -> None:
         """Starts no more handler calls, and waits up to `timeout_s` for the running ones."""
         for timer in self._retry_timers:
             timer.cancel()
-        while not self._waiting.empty():
-            self._waiting.get_nowait()
-        for _ in self._workers:
-            self._waiting.put_nowait(None)
+        self._waiting.close()
         _, late = await asyncio.wait(self._workers, timeout=timeout_s)
         for worker in late:
             worker.cancel()
         await asyncio.gather(*late, return_exceptions=True)
 
     async def _run_worker(self) -> None:
-        while (item := await self._waiting.get()) is not None:
-            process_queue, message = item
+        while (taken := await self._waiting.take(self._runner.batch_size)) is not None:
+            process_queue, messages = taken
+            try:
+                await self._consume(process_queue, messages)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling() or not process_queue.dropped:
+                    raise
+                # only the messages were withdrawn
+            except Exception:
+                log.exception("delivery of %r failed", messages[0])
+                self._retry_later(process_queue, [each for each in messages if process_queue.holds(each)])
+
+    async def _consume(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+        outcomes = await self._runner.run(messages)
+        for message, outcome in zip(messages, outcomes, strict=True):
+            if process_queue.dropped:
+                return
+            if outcome is not None and not await self._send_back(message, outcome):
+                message.reconsume_times += 1
+                self._retry_later(process_queue, [message])
+                continue
+            process_queue.remove(message)
             if not process_queue.dropped:
-                try:
-                    await self._consume(process_queue, message)
-                except Exception:
-                    log.exception("delivery of %r failed", message)
-                    self._retry_later(process_queue, message)
+                self._offsets.update(process_queue.queue, process_queue.commit_offset)
 
-    async def _consume(self, process_queue: ProcessQueue, message: ReceivedMessage) -> None:
-        outcome = await self._runner.run(message)
-        if process_queue.dropped:
-            return
-        if outcome is not None and not await self._send_back(message, outcome):
-            message.reconsume_times += 1
-            self._retry_later(process_queue, message)
-            return
-        process_queue.remove(message)
-        if not process_queue.dropped:
-            self._offsets.update(process_queue.queue, process_queue.commit_offset)
-
-    async def _send_back(self, message: ReceivedMessage, outcome: Later) -> bool:
+    async def _send_back(self, message: ReceivedMessage, outcome: Later | DeadLetter) -> bool:
         if self._send_backs is None:
-            log.warning("%r not consumed; a broadcast message is not retried", message)
+            log_failure(message, outcome, 0, "a broadcast message is not retried")
             return True
-        return await self._send_backs.send_back(message, outcome.delay_level)
+        log_failure(message, outcome, self._send_backs.max_times, self._send_backs.next_step(message, outcome))
+        return await self._send_backs.send_back(message, outcome)
 
-    def _retry_later(self, process_queue: ProcessQueue, message: ReceivedMessage) -> None:
+    def _retry_later(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         def retry() -> None:
             self._retry_timers.discard(timer)
-            self.submit(process_queue, [message])
+            self.submit(process_queue, messages)
 
         timer = asyncio.get_running_loop().call_later(_LOCAL_RETRY_S, retry)
         self._retry_timers.add(timer)
+
+
+# -- ordered ---------------------------------------------------------------------------------------------------------
 
 
 Restart = Callable[[ProcessQueue, int], None]
@@ -261,11 +298,12 @@ class _QueueWorker:
 
 
 class OrderedConsumption:
-    """Consumes each queue in order, one message at a time. `locks` is None for a broadcast consumer.
+    """Consumes each queue in order, one call of the handler at a time. `locks` is None for a broadcast consumer.
 
-    A failed message is retried in place after a pause of `suspend_s`. It blocks its queue until it is consumed or
-    becomes a dead letter. In a group, the handler is called only while this client holds the queue's lock. After a lost
-    lock, the queue continues at the group's stored offset if that is higher.
+    A failed message is retried in place after a pause of `suspend_s`. It blocks its queue until it is consumed or,
+    after `max_times` retries, a dead letter. A broadcast consumer, which has no dead letters, skips it. In a group, the
+    handler is called only while this client holds the queue's lock. After a lost lock, the queue continues at the
+    group's stored offset if that is higher.
     """
 
     def __init__(
@@ -277,8 +315,10 @@ class OrderedConsumption:
         restart: Restart,
         *,
         max_in_flight: int,
+        max_times: int,
         suspend_s: float,
     ) -> None:
+        self._max_times = max_times
         self._runner = runner
         self._offsets = offsets
         self._send_backs = send_backs
@@ -292,7 +332,7 @@ class OrderedConsumption:
         worker = self._workers[process_queue] = _QueueWorker(process_queue)
         worker.task = asyncio.create_task(self._run(worker))
 
-    def submit(self, process_queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         worker = self._workers.get(process_queue)
         if worker is not None:
             worker.waiting.extend(messages)
@@ -304,6 +344,7 @@ class OrderedConsumption:
         if worker is None or worker.task is None:
             return
         worker.waiting.clear()
+        self._runner.stream.withdraw(process_queue.queue)
         async with worker.busy:
             process_queue.drop()
         worker.task.cancel()
@@ -343,11 +384,21 @@ class OrderedConsumption:
             async with self._slots, worker.busy:
                 if not worker.waiting or process_queue.dropped or not self._is_locked(process_queue):
                     continue
-                message = worker.waiting[0]
-                if await self._consume_one(message):
-                    self._mark_consumed(worker, message)
+                if await self._consume_first(worker):
                     continue
             await asyncio.sleep(self._suspend_s)
+
+    async def _consume_first(self, worker: _QueueWorker) -> bool:
+        """Calls the handler with the first messages of a queue. Returns True if all of them are consumed or dead, so
+        that the queue can continue.
+        """
+        messages = first_alike(worker.waiting, self._runner.batch_size)
+        outcomes = await self._runner.run(messages)
+        for message, outcome in zip(messages, outcomes, strict=True):
+            if outcome is not None and not await self._is_dead(message, outcome):
+                return False
+            self._mark_consumed(worker, message)
+        return True
 
     def _mark_consumed(self, worker: _QueueWorker, message: ReceivedMessage) -> None:
         if worker.waiting:  # `end` may have cleared it during the handler call
@@ -357,18 +408,15 @@ class OrderedConsumption:
         if not process_queue.dropped:
             self._offsets.update(process_queue.queue, process_queue.commit_offset)
 
-    async def _consume_one(self, message: ReceivedMessage) -> bool:
-        """Calls the handler. Returns True if the message is consumed or dead, so that the queue can continue with the
-        next one.
-        """
-        outcome = await self._runner.run(message)
-        if outcome is None:
-            return True
+    async def _is_dead(self, message: ReceivedMessage, outcome: Later | DeadLetter) -> bool:
+        """Counts a failed delivery. Returns True if it was the last one: the message is a dead letter, or skipped."""
+        is_last = isinstance(outcome, DeadLetter) or message.reconsume_times >= self._max_times
+        end = "it is skipped" if self._send_backs is None else "it becomes a dead letter"
+        log_failure(message, outcome, self._max_times, end if is_last else f"again in {self._suspend_s:g} s")
         message.reconsume_times += 1
-        if self._send_backs is None:
-            return False
-        is_dead = outcome.delay_level < 0 or message.reconsume_times > self._send_backs.max_times
-        return is_dead and await self._send_backs.send_back(message, -1)
+        if not is_last or self._send_backs is None:
+            return is_last
+        return await self._send_backs.send_back(message, DeadLetter())
 
     def _is_locked(self, process_queue: ProcessQueue) -> bool:
         return self._locks is None or self._locks.holds(process_queue.queue)

@@ -4,9 +4,11 @@
         result = await producer.send(Message("orders", b"two shirts", tags="paid", keys="order_1"))
 
 A send returns when the broker has stored the message; `SendResult.status` shows whether flush and replication finished
-in time. A failed send is retried, at another broker if there is one. The last attempt's error is raised. After an error
-the message may or may not be stored, so a retry can store it twice, with the same `msg_id`. For concurrent sends use
-`asyncio.gather`. A producer is not thread-safe: use it from its event loop's thread only.
+in time. A failed send is retried, at another broker if there is one, so a message can be stored twice, with the same
+`msg_id`. The error of the last attempt is raised. NoAnswer means that the message may be stored or not: a frame was
+written and never answered. After any other error it is not stored. For concurrent sends use `asyncio.gather`, with as
+many as you like: `max_in_flight` of them are under way at a time, and the others wait for their turn. A producer is not
+thread-safe: use it from its event loop's thread only.
 
 `QueueSelector` chooses queues. `pack` and `pack_batch` build requests, without I/O. `Producer` sends and retries.
 """
@@ -22,12 +24,22 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
+from penstock.client.batching import (
+    BatchEntry,
+    BatchKey,
+    BatchLinger,
+    LingeringBatch,
+    PackedItem,
+    SendReport,
+    fits_batch,
+)
 from penstock.client.config import Namesrv
-from penstock.client.instance import ClientInstance, ClientLifecycle
+from penstock.client.instance import ClientInstance, ClientLifecycle, check_group
 from penstock.client.message import STATUSES, Message, SendResult
 from penstock.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, Route
+from penstock.client.send_window import SendTurn, SendWindow, SharedFlight
 from penstock.clock import now_ms
-from penstock.errors import BadMessage, NoAnswer, NoRoute, Refused, Unreachable
+from penstock.errors import BadMessage, BadSettings, NoAnswer, NoRoute, PenstockError, Refused, Unreachable
 from penstock.format import kernels
 from penstock.format.batch import encode_batch_body
 from penstock.format.constants import RETRY_PREFIX, UNIQ_KEY, WAIT
@@ -39,6 +51,7 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.compression import deflate_body
 from penstock.protocol.headers.send import SendMessageReply, SendMessageV2
+from penstock.remoting.connection import Flight
 
 _MIN_AVOID_S: Final = 1.0
 _MAX_AVOID_S: Final = 30.0
@@ -48,7 +61,10 @@ _RETRY_SAME: Final = frozenset(
 """Response codes of a temporary failure: a retry can succeed at the same broker."""
 _RETRY_OTHER: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
 """Response codes of a failure that concerns one broker: only a retry at another broker can succeed."""
+_SEND_ALONE: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
+"""Response codes for a batch whose messages may be accepted one by one."""
 _PAUSE_S: Final = 0.1
+_MAX_LINGER_S: Final = 60.0
 
 
 # -- choosing a queue ------------------------------------------------------------------------------------------------
@@ -138,6 +154,13 @@ def pack(
     return OutgoingRequest(RequestCode.SEND_MESSAGE_V2, header, body, (msg_id,), message.sharding_key)
 
 
+def pack_item(message: Message) -> PackedItem:
+    """Encodes a message for a batch. Raises BadMessage if its properties are too long."""
+    properties = message.all_properties()
+    msg_id = properties.setdefault(UNIQ_KEY, make_unique_id())
+    return PackedItem(encode_batch_body([(message.flag, message.body, encode_properties(properties))]), msg_id)
+
+
 def pack_batch(messages: Sequence[Message], packing: PackingOptions) -> OutgoingRequest:
     """Builds the request for several messages of one topic. Raises BadMessage."""
     if not messages:
@@ -148,22 +171,22 @@ def pack_batch(messages: Sequence[Message], packing: PackingOptions) -> Outgoing
     for message in messages:
         if message.topic != first.topic or message.wait != first.wait:
             raise BadMessage("all messages of a batch must have the same topic and the same `wait`")
-        if message.delay_level > 0:
+        if message.is_delayed:
             raise BadMessage("a message with a delay cannot be sent in a batch")
-    items, ids = [], []
-    for message in messages:
-        properties = message.all_properties()
-        ids.append(properties.setdefault(UNIQ_KEY, make_unique_id()))
-        items.append((message.flag, message.body, encode_properties(properties)))
-    body = encode_batch_body(items)
+        if message.sharding_key != first.sharding_key:
+            raise BadMessage("all messages of a batch must have the same sharding key, because they go to one queue")
+    return pack_items(first, [pack_item(message) for message in messages], packing)
+
+
+def pack_items(first: Message, items: Sequence[PackedItem], packing: PackingOptions) -> OutgoingRequest:
+    """Builds the request for a batch of packed messages, the `first` of which is given. Raises BadMessage."""
+    body = b"".join([item.encoded for item in items])
     if len(body) > packing.max_size:
         raise BadMessage(f"a batch has {len(body)} bytes; the limit is {packing.max_size}; send it in parts")
     shared = {} if first.wait else {WAIT: "false"}
     header = msgspec.structs.replace(_header(first, packing, shared, 0), batch=True)
-    keys = {message.sharding_key for message in messages}
-    if len(keys) > 1:
-        raise BadMessage("all messages of a batch must have the same sharding key, because they go to one queue")
-    return OutgoingRequest(RequestCode.SEND_BATCH_MESSAGE, header, body, tuple(ids), first.sharding_key)
+    ids = tuple(item.msg_id for item in items)
+    return OutgoingRequest(RequestCode.SEND_BATCH_MESSAGE, header, body, ids, first.sharding_key)
 
 
 def _header(message: Message, packing: PackingOptions, properties: dict[str, str], sys_flag: int) -> SendMessageV2:
@@ -185,15 +208,31 @@ def _header(message: Message, packing: PackingOptions, properties: dict[str, str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """Timeouts, retries and limits of a producer."""
+    """Timeouts, retries and limits of a producer. The constructor raises BadSettings for an invalid value."""
 
     timeout_s: float = 3.0
-    """Timeout of one send, including its retries."""
+    """Timeout of one send, including its retries, from the moment when its first frame is written."""
     retries: int = 2
+    max_in_flight: int = 1000
+    """Limit of unanswered sends. Above it, `send` waits for its turn."""
+    linger: float = 0.0
+    """Seconds for which a message waits for others of its topic, to leave with them in one request; 0 for none."""
+    batch_bytes: int = 128 << 10
+    """Limit of such a request, in bytes."""
     compress_over: int = 4096
     """Bodies of at least this many bytes are compressed with zlib."""
     max_message_size: int = 4 << 20
     """Limit of one body or one batch, in bytes. Brokers have limits of their own."""
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight < 1 or self.retries < 0:
+            raise BadSettings("a producer needs `max_in_flight` of at least 1 and `retries` of at least 0")
+        if not self.timeout_s > 0:
+            raise BadSettings(f"`timeout_s` of a producer must be above 0, not {self.timeout_s!r}")
+        if not 0 <= self.linger <= _MAX_LINGER_S:
+            raise BadSettings(f"`linger` of a producer must be 0 to {_MAX_LINGER_S:g} seconds, not {self.linger!r}")
+        if not 1 <= self.batch_bytes <= self.max_message_size:
+            raise BadSettings("`batch_bytes` of a producer must be at least 1 and at most `max_message_size`")
 
 
 class Producer(ClientLifecycle):
@@ -206,6 +245,8 @@ class Producer(ClientLifecycle):
         *,
         options: ProducerOptions | None = None,
     ) -> None:
+        """Raises BadSettings for an invalid group."""
+        check_group(group)
         options = options or ProducerOptions()
         self.group = group
         self._instance = ClientInstance(namesrv)
@@ -213,12 +254,24 @@ class Producer(ClientLifecycle):
         self._options = options
         self._packing = PackingOptions(group, options.compress_over, options.max_message_size)
         self._selector = QueueSelector()
+        self._window = SendWindow(options.max_in_flight)
+        self._linger = (
+            BatchLinger(options.linger, options.batch_bytes, options.max_in_flight, self._send_lingering)
+            if options.linger > 0
+            else None
+        )
 
     async def start(self) -> Self:
         self._instance.start()
         return self
 
     async def close(self) -> None:
+        """Sends what waits because of `linger`, and closes the connections. Sends that wait for their turn fail, and
+        their messages are not sent; call `flush` before to wait for them.
+        """
+        self._window.close()
+        if self._linger is not None:
+            await self._linger.close(self._options.timeout_s)
         await self._instance.close()
 
     # -- sending ---------------------------------------------------------------------------------------------
@@ -228,10 +281,31 @@ class Producer(ClientLifecycle):
     ) -> SendResult:
         """Sends one message to `queue`, else to the queue of its sharding key, else to the topic's next queue in turn.
 
-        Raises NoRoute, Unreachable, NoAnswer or Refused. Raises BadMessage if the body exceeds `max_message_size`.
+        Raises NoAnswer if the message may be stored or not. It is not stored after any other error: NoRoute,
+        Unreachable, Refused, or BadMessage if the body exceeds `max_message_size`.
         """
-        (result,) = await self._deliver(pack(message, self._packing), queue, timeout_s)
-        return result
+        if self._linger is None or timeout_s is not None or not fits_batch(message, self._options.compress_over):
+            (result,) = await self._deliver(pack(message, self._packing), queue, timeout_s)
+            return result
+        item = pack_item(message)
+        turn = self._window.take() or await self._window.wait()
+        try:
+            if queue is None and message.sharding_key:
+                queue = select_by_hash(self._writable(await self._route(message.topic)), message.sharding_key)
+            sending = self._linger.add(BatchKey(message.topic, message.wait, queue), message, item, turn)
+        except BaseException:
+            turn.end()
+            raise
+        return await sending
+
+    async def flush(self) -> None:
+        """Lets the messages leave that wait for others because of `linger`, and returns when every send that has begun
+        by now has its result or its error. A task that was created before counts.
+        """
+        await asyncio.sleep(0)  # tasks that were created before run first
+        if self._linger is not None:
+            self._linger.flush()
+        await self._window.drain()
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
@@ -256,35 +330,84 @@ class Producer(ClientLifecycle):
     # -- delivering ------------------------------------------------------------------------------------------
 
     async def _deliver(
-        self, outgoing: OutgoingRequest, queue: MessageQueue | None, timeout_s: float | None
+        self,
+        outgoing: OutgoingRequest,
+        queue: MessageQueue | None,
+        timeout_s: float | None,
+        turns: Sequence[SendTurn] = (),
     ) -> list[SendResult]:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self._options.timeout_s if timeout_s is None else timeout_s)
-        failed_at = ""
-        for attempt in range(self._options.retries + 1):
-            route = await self._route(outgoing.header.topic)
-            chosen = self._choose(route, outgoing, queue, failed_at)
+        """Sends a request in its turn, and again after a failure that a retry can mend. Raises NoAnswer if the messages
+        may be stored, and any other error only if they are not. Without `turns`, the request waits for one of its own.
+        """
+        own = None if turns else self._window.take() or await self._window.wait()
+        first = own or turns[0]
+        flight: SendTurn | SharedFlight = first if len(turns) < 2 else SharedFlight(turns)
+        timeout_s = self._options.timeout_s if timeout_s is None else timeout_s
+        failed_at, unknown = "", False
+        try:
+            for attempt in range(self._options.retries + 1):
+                route = await self._route(outgoing.header.topic)
+                chosen = self._choose(route, outgoing, queue, failed_at)
+                frames = first.frames
+                left_s = timeout_s if not frames else max(first.started_at + timeout_s - time.monotonic(), 0.001)
+                try:
+                    reply = await self._try(route, chosen, outgoing, left_s, flight)
+                except (Unreachable, NoAnswer, Refused) as error:
+                    unknown = unknown or (first.frames > frames and not isinstance(error, Refused))
+                    fixed = queue is not None or outgoing.sharding_key != ""
+                    others = not fixed and any(each.broker_name != chosen.broker_name for each in route.publish_queues)
+                    pause_s = self._pause(error, route, chosen, attempt, others=others)
+                    if others:
+                        flight.let_go()  # the sends that wait can go elsewhere
+                    is_late = first.frames > 0 and time.monotonic() + (pause_s or 0.0) >= first.started_at + timeout_s
+                    if attempt == self._options.retries or pause_s is None or is_late:
+                        raise
+                    failed_at = chosen.broker_name
+                    await asyncio.sleep(pause_s)
+                else:
+                    self._selector.mark_working(chosen.broker_name)
+                    return _results(reply, outgoing, chosen)
+            raise AssertionError("unreachable: the last attempt returns or raises")
+        except PenstockError as error:
+            if unknown:
+                raise may_be_stored(error, outgoing.msg_ids[0]) from error
+            if isinstance(error, NoAnswer):
+                raise Unreachable(f"{error}, and the message was not sent; send it again") from error
+            raise
+        finally:
+            if own is not None:
+                own.end()
+
+    async def _send_lingering(self, batch: LingeringBatch) -> list[SendReport]:
+        """Sends the messages of a batch: in one request, or one by one if it has only one or the broker refuses the
+        batch as such.
+        """
+        entries, queue = batch.entries, batch.key.queue
+        if len(entries) > 1:
+            outgoing = pack_items(entries[0].message, [entry.item for entry in entries], self._packing)
             try:
-                reply = await self._try(route, chosen, outgoing, max(deadline - loop.time(), 0.001))
-            except (Unreachable, NoAnswer, Refused) as error:
-                fixed = queue is not None or outgoing.sharding_key != ""
-                pause_s = self._pause(error, route, chosen, attempt, fixed=fixed)
-                if attempt == self._options.retries or pause_s is None or loop.time() + pause_s >= deadline:
-                    raise
-                failed_at = chosen.broker_name
-                await asyncio.sleep(pause_s)
-            else:
-                self._selector.mark_working(chosen.broker_name)
-                return _results(reply, outgoing, chosen)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                return [*await self._deliver(outgoing, queue, None, [entry.turn for entry in entries])]
+            except NoAnswer as error:
+                return [may_be_stored(error.__cause__ or error, msg_id) for msg_id in outgoing.msg_ids]
+            except Refused as error:  # nothing of it is stored
+                if error.code not in _SEND_ALONE:
+                    return [Refused(str(error), code=error.code, remark=error.remark) for _ in entries]
+        return await asyncio.gather(*(self._send_one(entry, queue) for entry in entries))
+
+    async def _send_one(self, entry: BatchEntry, queue: MessageQueue | None) -> SendReport:
+        outgoing = pack(entry.message, self._packing, extra={UNIQ_KEY: entry.item.msg_id})
+        try:
+            (result,) = await self._deliver(outgoing, queue, None, (entry.turn,))
+        except PenstockError as error:
+            return error
+        return result
 
     def _pause(
-        self, error: Exception, route: Route, chosen: MessageQueue, attempt: int, *, fixed: bool
+        self, error: Exception, route: Route, chosen: MessageQueue, attempt: int, *, others: bool
     ) -> float | None:
         """Returns the seconds to wait before the next attempt, or None if a retry cannot succeed. Marks the broker as
-        failed.
+        failed. `others` says whether the next attempt can be at another broker.
         """
-        others = not fixed and any(queue.broker_name != chosen.broker_name for queue in route.publish_queues)
         if isinstance(error, Refused):
             if error.code not in _RETRY_SAME and not (others and error.code in _RETRY_OTHER):
                 return None
@@ -293,11 +416,13 @@ class Producer(ClientLifecycle):
         self._selector.mark_failed(chosen.broker_name)
         return 0.0 if others else _PAUSE_S * 2**attempt
 
-    async def _try(self, route: Route, chosen: MessageQueue, outgoing: OutgoingRequest, timeout_s: float) -> Command:
+    async def _try(
+        self, route: Route, chosen: MessageQueue, outgoing: OutgoingRequest, timeout_s: float, flight: Flight
+    ) -> Command:
         header = outgoing.to_queue(chosen.queue_id)
         address = _master(route, chosen)
         return await self._instance.request(
-            address, outgoing.code, header, outgoing.body, timeout_s=timeout_s, good=STATUSES
+            address, outgoing.code, header, outgoing.body, timeout_s=timeout_s, good=STATUSES, flight=flight
         )
 
     async def _route(self, topic: str) -> Route:
@@ -313,14 +438,24 @@ class Producer(ClientLifecycle):
                     "choose one of the message's topic"
                 )
             return queue
+        queues = self._writable(route)
+        if outgoing.sharding_key:
+            return select_by_hash(queues, outgoing.sharding_key)
+        return self._selector.next(queues, failed_at)
+
+    def _writable(self, route: Route) -> Sequence[MessageQueue]:
+        """Returns the queues of a route that take messages. Raises NoRoute if there is none."""
         if not route.publish_queues:
             self._instance.routes.refresh_soon(route.topic)  # the master may have restarted since the route was fetched
             raise NoRoute(
                 f"topic '{route.topic}' has no writable queue; check its permission with `penstock topic config`"
             )
-        if outgoing.sharding_key:
-            return select_by_hash(route.publish_queues, outgoing.sharding_key)
-        return self._selector.next(route.publish_queues, failed_at)
+        return route.publish_queues
+
+
+def may_be_stored(error: BaseException, msg_id: str) -> NoAnswer:
+    """Returns the error of a send whose frame was written and not answered."""
+    return NoAnswer(f"{error}; the message may be stored, with the id {msg_id}")
 
 
 def _master(route: Route, queue: MessageQueue) -> str:

@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from typing import Self
 
 from penstock.client.config import Namesrv
-from penstock.client.fetch import Fetcher, Pull, PullResult, PullStatus, make_subscription
-from penstock.client.instance import ClientInstance, ClientLifecycle
+from penstock.client.instance import ClientInstance, ClientLifecycle, check_group
 from penstock.client.message import ReceivedMessage
 from penstock.client.offsets import QueueOffsets
-from penstock.errors import PenstockError
+from penstock.client.pull_requests import Fetcher, Pull, PullResult, PullStatus, make_subscription
+from penstock.errors import BadSettings, PenstockError
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.subscription import EVERYTHING, SubscriptionData
 
@@ -31,6 +31,10 @@ class PullConsumer(ClientLifecycle):
     """Reads queues on behalf of a group. Start it once and close it once; `async with` does both."""
 
     def __init__(self, group: str, namesrv: Namesrv = None, *, max_messages: int = 32) -> None:
+        """Raises BadSettings for an invalid group or number of messages per page."""
+        check_group(group)
+        if max_messages < 1:
+            raise BadSettings("`max_messages` of a pull consumer must be at least 1")
         self.group = group
         self._instance = ClientInstance(namesrv)
         self._fetcher = Fetcher(self._instance)

@@ -1,41 +1,44 @@
 """The push consumer: calls a handler for every message of its topics, and shares the queues with its group's members.
 
     async def handle(message):
-        print(message.body)
+        print(message.text)
 
-    async with PushConsumer("warehouse", handle, "127.0.0.1:9876", subscriptions={"orders": "paid || refunded"}):
-        await asyncio.sleep(60)
+    consumer = PushConsumer("warehouse", handle, "127.0.0.1:9876", subscriptions={"orders": "paid || refunded"})
+    asyncio.run(consumer.run())
+
+`run` consumes until the process gets SIGTERM or SIGINT, and lets running handlers finish. `async with` starts and
+closes a consumer inside a program. `consumer.on(topic)` decorates the handler of one topic. A consumer without any
+handler is iterated over: `async for message in consumer`.
 
 A message is consumed when the handler returns None. If the handler raises, or returns `Later`, the broker delivers the
-message again; after the last retry it becomes a dead letter of the group. Delivery is at least once: a message can
-arrive again after a crash or a rebalance. A consumer is not thread-safe: use it from its event loop's thread only. A
-handler that is not a coroutine function runs in threads.
+message again; after the last retry, or when the handler returns `DeadLetter`, it becomes a dead letter of the group. In
+a loop, a message is consumed when the loop asks for the next one. Delivery is at least once: a message can arrive again
+after a crash or a rebalance. A consumer is not thread-safe: use it from its event loop's thread only. A handler that is
+not a coroutine function runs in threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from penstock import __version__
 from penstock.client.assignment import Assignments, Consumption, ProcessQueue
 from penstock.client.config import Namesrv
-from penstock.client.fetch import make_subscription
-from penstock.client.instance import ClientInstance, ClientLifecycle
+from penstock.client.handlers import AnyHandler, DeadLetter, HandlerRunner, Later
+from penstock.client.instance import ClientInstance, ClientLifecycle, check_group
 from penstock.client.message import ReceivedMessage
-from penstock.client.message_delivery import (
-    ConcurrentConsumption,
-    HandlerRunner,
-    MessageHandler,
-    OrderedConsumption,
-    SendBackRequests,
-)
+from penstock.client.message_delivery import UNLIMITED, ConcurrentConsumption, OrderedConsumption, SendBackRequests
 from penstock.client.offsets import BrokerOffsets, ConsumeFrom, FileOffsets, OffsetStore, QueueOffsets, StartOffset
+from penstock.client.pull_requests import make_subscription
 from penstock.client.queue_locks import RENEW_S, ClientQueueLocks
 from penstock.client.rebalance import Rebalance
 from penstock.errors import BadSettings, NoRoute
@@ -65,7 +68,7 @@ log = logging.getLogger("penstock.client")
 
 _SAVE_EVERY_S: Final = 5.0
 _RETRIES: Final = 16
-_UNLIMITED: Final = 2**31 - 1
+H = TypeVar("H", bound=AnyHandler)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +80,19 @@ class PushOptions:
     place.
     """
     broadcast: bool = False
-    """Whether every consumer gets every message and keeps its own offsets. A failed message is not retried by the
-    broker.
+    """Whether every consumer gets every message and keeps its own offsets. A failed message is not retried, by an
+    ordered consumer up to `max_reconsume_times` times in place, and then skipped.
     """
     consume_from: ConsumeFrom = "last"
     """Start of a group without offsets: "first", "last", or a store time in epoch milliseconds. See `StartOffset`."""
     max_in_flight: int = 20
     """Limit of concurrent handler calls."""
     max_reconsume_times: int | None = None
-    """Retries before a message is a dead letter. Default: 16, unlimited for ordered consumers."""
+    """Retries before a message is a dead letter. Default: 16, unlimited for ordered consumers of a group."""
+    batch_size: int | None = None
+    """With a number, handlers are called with lists of up to so many messages of one queue and topic. Their result is
+    that of all messages, or a list with one for each.
+    """
     consume_timeout_s: float = 900.0
     """Timeout of one handler call. After it, the message counts as failed."""
     suspend_s: float = 1.0
@@ -102,6 +109,10 @@ class PushOptions:
     def __post_init__(self) -> None:
         if self.max_in_flight < 1 or self.pull_batch < 1:
             raise BadSettings("`max_in_flight` and `pull_batch` of a push consumer must be at least 1")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise BadSettings("`batch_size` of a push consumer must be at least 1, or None")
+        if self.max_reconsume_times is not None and self.max_reconsume_times < 0:
+            raise BadSettings("`max_reconsume_times` of a push consumer must be at least 0, or None")
         if self.offset_file is not None and not self.broadcast:
             raise BadSettings("`offset_file` is for broadcast consumers only; brokers store the offsets of the others")
 
@@ -112,21 +123,22 @@ class PushConsumer(ClientLifecycle):
     def __init__(
         self,
         group: str,
-        handler: MessageHandler,
+        handler: AnyHandler | None = None,
         namesrv: Namesrv = None,
         *,
         subscriptions: Mapping[str, str] | None = None,
         options: PushOptions | None = None,
     ) -> None:
         """`subscriptions` maps each topic to its filter: "*", tags such as "paid || refunded", or an `Sql92`
-        expression.
+        expression. Raises BadSettings for an invalid group, handler, topic or filter.
         """
+        check_group(group)
         self.group = group
         self._options = options = options or PushOptions()
         self._instance = instance = ClientInstance(namesrv)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._queue_offsets = QueueOffsets(instance)
-        self._runner = HandlerRunner(handler, options.max_in_flight, options.consume_timeout_s)
+        self._runner = HandlerRunner(handler, options.max_in_flight, options.consume_timeout_s, options.batch_size)
         self._store: OffsetStore = (
             FileOffsets(None if options.offset_file is None else Path(options.offset_file))
             if options.broadcast
@@ -149,6 +161,7 @@ class PushConsumer(ClientLifecycle):
             instance, group, self._subscriptions, self._assignments, all_queues=options.broadcast
         )
         self._rebalance_task: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
         self._closed = False
         if not options.broadcast:
             self._add(f"{RETRY_PREFIX}{group}", EVERYTHING)
@@ -191,12 +204,72 @@ class PushConsumer(ClientLifecycle):
         if self._closed:
             return
         self._closed = True
+        self._stop.set()
+        self._runner.stream.close()
         if self._rebalance_task is not None:
             self._rebalance_task.cancel()
             await asyncio.gather(self._rebalance_task, return_exceptions=True)
         await self._assignments.close(self._options.close_timeout_s)
         self._runner.close()
         await self._instance.close()
+
+    async def run(self) -> None:
+        """Starts the consumer if it is not started, and consumes until SIGTERM or SIGINT, or until `close`. Then
+        running handlers finish, for `close_timeout_s` at most. In a thread other than the main one, only `close` ends
+        it.
+        """
+        loop = asyncio.get_running_loop()
+        with on_stop_signals(lambda: loop.call_soon_threadsafe(self._stop.set)):
+            try:
+                if self._rebalance_task is None:
+                    await self.start()
+                await self._stop.wait()
+            finally:
+                await self.close()
+
+    # -- handlers and loops ----------------------------------------------------------------------------------
+
+    def on(self, topic: str, expression: str = EVERYTHING) -> Callable[[H], H]:
+        """Decorates the handler of a topic and subscribes to it. Raises BadSettings after the start: use `handle`."""
+        if self._rebalance_task is not None:
+            raise BadSettings("this consumer has started; use `await consumer.handle(topic, handler)`")
+
+        def decorate(handler: H) -> H:
+            self._runner.add(topic, handler)
+            self._add(topic, expression)
+            return handler
+
+        return decorate
+
+    async def handle(self, topic: str, handler: AnyHandler, expression: str = EVERYTHING) -> None:
+        """Sets the handler of a topic and subscribes to it, also while the consumer runs."""
+        self._runner.add(topic, handler)
+        await self.subscribe(topic, expression)
+
+    async def __aiter__(self) -> AsyncGenerator[ReceivedMessage, None]:
+        """Yields messages until `close`, of topics without a handler. A message is consumed when the next one is asked
+        for. The one at which a loop is left is not consumed: the next loop begins with it, or it comes again after
+        `close`.
+        """
+        stream = self._runner.stream
+        while (message := await stream.take()) is not None:
+            try:
+                yield message
+            except GeneratorExit:
+                stream.put_back(message)
+                raise
+            stream.finish(message, None)
+
+    def reject(self, message: ReceivedMessage, outcome: Later | DeadLetter | None = None) -> None:
+        """In a loop: the message is not consumed, but delivered again (`Later`, the default) or a dead letter. Raises
+        BadSettings if it is not the message of a running loop.
+        """
+        if not self._runner.stream.finish(message, outcome or Later()):
+            raise BadSettings(
+                f"{message!r} is not being consumed by a loop over this consumer; call reject inside the loop"
+            )
+
+    # -- state -----------------------------------------------------------------------------------------------
 
     @property
     def client_id(self) -> str:
@@ -260,7 +333,7 @@ class PushConsumer(ClientLifecycle):
         options = self._options
         max_times = options.max_reconsume_times
         if max_times is None:
-            max_times = _UNLIMITED if options.ordered else _RETRIES
+            max_times = UNLIMITED if options.ordered and not options.broadcast else _RETRIES
         send_backs = None if options.broadcast else SendBackRequests(self._instance, self.group, max_times)
         if not options.ordered:
             return ConcurrentConsumption(self._runner, self._store, send_backs, options.max_in_flight)
@@ -271,12 +344,39 @@ class PushConsumer(ClientLifecycle):
             self._locks,
             self._assignments.restart,
             max_in_flight=options.max_in_flight,
+            max_times=max_times,
             suspend_s=options.suspend_s,
         )
 
     async def _renew_locks(self) -> None:
         assert self._locks is not None
         await self._locks.lock(list(self._assignments.table))
+
+
+@contextlib.contextmanager
+def on_stop_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Calls `stop` at SIGTERM and SIGINT instead of what the process does otherwise. A second signal does that. Does
+    nothing in a thread other than the main one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    def stop_once(number: int, frame: object) -> None:
+        restore()
+        stop()
+
+    for number in previous:
+        signal.signal(number, stop_once)
+    try:
+        yield
+    finally:
+        restore()
 
 
 class ConsumerRequestHandlers:
@@ -358,7 +458,7 @@ class ConsumerRequestHandlers:
         header = command.read(ConsumeDirectly)
         message = ReceivedMessage(decode_record(command.body), header.broker_name or "")
         started = time.monotonic()
-        outcome = await self._runner.run(message)
+        (outcome,) = await self._runner.run([message])
         result = ConsumeMessageDirectlyResult(
             order=self._locks is not None,
             consume_result=CMResult.CR_SUCCESS if outcome is None else CMResult.CR_LATER,

@@ -11,7 +11,9 @@ methods are thread-safe. The handler of a push consumer runs in a thread pool, u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from queue import SimpleQueue
+from typing import TypeVar
 
 from penstock.client import admin, producer, pull_consumer, push_consumer, transaction_producer
 from penstock.client.admin.brokers import ClusterAdmin
@@ -20,11 +22,11 @@ from penstock.client.admin.messages import MessageAdmin
 from penstock.client.admin.topics import OffsetAdmin, TopicAdmin
 from penstock.client.config import ClientConfig, Credentials, Namesrv
 from penstock.client.event_loop_thread import Blocking, Facade, blocking
-from penstock.client.fetch import Sql92
+from penstock.client.handlers import AnyHandler, DeadLetter, Later
 from penstock.client.message import Message, ReceivedMessage
-from penstock.client.message_delivery import Later, MessageHandler
 from penstock.client.offsets import QueueOffsets
 from penstock.client.producer import ProducerOptions
+from penstock.client.pull_requests import Sql92
 from penstock.client.push_consumer import PushOptions
 from penstock.client.transaction_producer import TransactionCheck, TransactionState
 from penstock.protocol.bodies.queues import MessageQueue
@@ -34,6 +36,7 @@ __all__ = [
     "Admin",
     "ClientConfig",
     "Credentials",
+    "DeadLetter",
     "Later",
     "Message",
     "MessageQueue",
@@ -48,6 +51,8 @@ __all__ = [
     "TransactionState",
 ]
 
+H = TypeVar("H", bound=AnyHandler)
+
 
 class Producer(Facade[producer.Producer]):
     """See `penstock.client.Producer`."""
@@ -58,6 +63,7 @@ class Producer(Facade[producer.Producer]):
     send = blocking(producer.Producer.send)
     send_batch = blocking(producer.Producer.send_batch)
     send_oneway = blocking(producer.Producer.send_oneway)
+    flush = blocking(producer.Producer.flush)
     queues = blocking(producer.Producer.queues)
 
 
@@ -75,6 +81,7 @@ class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
     send = blocking(producer.Producer.send)
     send_batch = blocking(producer.Producer.send_batch)
     send_oneway = blocking(producer.Producer.send_oneway)
+    flush = blocking(producer.Producer.flush)
     queues = blocking(producer.Producer.queues)
     send_in_transaction = blocking(transaction_producer.TransactionProducer.send_in_transaction)
 
@@ -85,7 +92,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
     def __init__(
         self,
         group: str,
-        handler: MessageHandler,
+        handler: AnyHandler | None = None,
         namesrv: Namesrv = None,
         *,
         subscriptions: Mapping[str, str] | None = None,
@@ -95,22 +102,73 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
             lambda: push_consumer.PushConsumer(group, handler, namesrv, subscriptions=subscriptions, options=options),
             f"penstock consumer {group}",
         )
+        self._stop: SimpleQueue[None] = SimpleQueue()  # a signal handler may put into it
 
     subscribe = blocking(push_consumer.PushConsumer.subscribe)
     unsubscribe = blocking(push_consumer.PushConsumer.unsubscribe)
+    handle = blocking(push_consumer.PushConsumer.handle)
+
+    def on(self, topic: str, expression: str = EVERYTHING) -> Callable[[H], H]:
+        """Decorates the handler of a topic and subscribes to it."""
+
+        def decorate(handler: H) -> H:
+            self.handle(topic, handler, expression)
+            return handler
+
+        return decorate
+
+    def run(self) -> None:
+        """Consumes until SIGTERM or SIGINT, or until `close` in another thread. Then running handlers finish, for
+        `close_timeout_s` at most. In a thread other than the main one, only `close` ends it.
+        """
+        with push_consumer.on_stop_signals(lambda: self._stop.put(None)):
+            try:
+                self._stop.get()
+            finally:
+                self.close()
+
+    def close(self) -> None:
+        """Leaves the group: stops pulling, waits for running handlers, and stores the offsets. Idempotent."""
+        self._stop.put(None)
+        super().close()
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Yields messages until `close`, of topics without a handler. A message is consumed when the next one is asked
+        for. The one at which a loop is left is not consumed: the next loop begins with it, or it comes again after
+        `close`.
+        """
+        messages = self._inner.__aiter__()
+        try:
+            while (message := self._thread.run(_next(messages))) is not None:
+                yield message
+        finally:
+            if not self._thread.is_closed:
+                self._thread.run(messages.aclose())
+
+    def reject(self, message: ReceivedMessage, outcome: Later | DeadLetter | None = None) -> None:
+        """In a loop: the message is not consumed, but delivered again (`Later`, the default) or a dead letter."""
+
+        async def reject() -> None:
+            self._inner.reject(message, outcome)
+
+        self._thread.run(reject())
 
     @property
     def client_id(self) -> str:
-        return self.inner.client_id
+        return self._inner.client_id
 
     @property
     def assigned(self) -> list[MessageQueue]:
         """The queues that this consumer owns now."""
 
         async def assigned() -> list[MessageQueue]:
-            return self.inner.assigned
+            return self._inner.assigned
 
         return self._thread.run(assigned())
+
+
+async def _next(messages: AsyncIterator[ReceivedMessage]) -> ReceivedMessage | None:
+    return await anext(messages, None)
 
 
 class _Offsets(Blocking[QueueOffsets]):
@@ -132,7 +190,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
             lambda: pull_consumer.PullConsumer(group, namesrv, max_messages=max_messages),
             f"penstock consumer {group}",
         )
-        self.offsets = _Offsets(self.inner.offsets, self._thread)
+        self.offsets = _Offsets(self._inner.offsets, self._thread)
 
     queues = blocking(pull_consumer.PullConsumer.queues)
     pull = blocking(pull_consumer.PullConsumer.pull)
@@ -145,7 +203,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         """Makes `poll` read these queues, each from the group's offset or, if it has none, from the queue's start."""
 
         async def assign() -> None:
-            self.inner.assign(queues, expression=expression)
+            self._inner.assign(queues, expression=expression)
 
         self._thread.run(assign())
 
@@ -153,7 +211,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         """Makes the next poll read the queue from `offset`."""
 
         async def seek() -> None:
-            self.inner.seek(queue, offset)
+            self._inner.seek(queue, offset)
 
         self._thread.run(seek())
 
@@ -203,6 +261,7 @@ class _Groups(Blocking[GroupAdmin]):
     all_progress = blocking(GroupAdmin.all_progress)
     connections = blocking(GroupAdmin.connections)
     producers = blocking(GroupAdmin.producers)
+    all_producers = blocking(GroupAdmin.all_producers)
     topics = blocking(GroupAdmin.topics)
     running_info = blocking(GroupAdmin.running_info)
     update = blocking(GroupAdmin.update)
@@ -236,8 +295,8 @@ class Admin(Facade[admin.Admin]):
 
     def __init__(self, namesrv: Namesrv = None) -> None:
         super().__init__(lambda: admin.Admin(namesrv), "penstock admin")
-        self.cluster = _Cluster(self.inner.cluster, self._thread)
-        self.topics = _Topics(self.inner.topics, self._thread)
-        self.groups = _Groups(self.inner.groups, self._thread)
-        self.offsets = _AdminOffsets(self.inner.offsets, self._thread)
-        self.messages = _Messages(self.inner.messages, self._thread)
+        self.cluster = _Cluster(self._inner.cluster, self._thread)
+        self.topics = _Topics(self._inner.topics, self._thread)
+        self.groups = _Groups(self._inner.groups, self._thread)
+        self.offsets = _AdminOffsets(self._inner.offsets, self._thread)
+        self.messages = _Messages(self._inner.messages, self._thread)

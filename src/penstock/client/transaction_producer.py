@@ -100,7 +100,7 @@ class TransactionProducer(Producer):
         If flush or replication of the half message did not finish in time, `local` is not called and the message is
         rolled back. If `local` raises, its exception is raised here and the transaction stays open for a later check.
         """
-        if message.delay_level > 0:
+        if message.is_delayed:
             raise BadMessage("a message in a transaction cannot have a delay")
         half = {TRAN_MSG: "true", PGROUP: self.group}
         outgoing = pack(message, self._packing, extra=half, sys_flag=TRANSACTION_PREPARED)

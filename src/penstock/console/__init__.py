@@ -2,11 +2,12 @@
 
     server           builds the console from its parts and listens
     access           checks token, cookie, Host and Origin of every request
-    cluster_view     cached reads of the cluster, with the values of cluster_summary, replication and health
+    cluster_view     cached reads of the cluster, with the values of cluster_figures, replication and health
     history          samples for the charts
     message_search   finds messages
-    commands         changes the cluster; each command returns a sentence about its effect
-    jobs             `penstock` verbs as child processes
+    cluster_commands changes the cluster; each command returns a sentence about its effect
+    job_forms        which jobs there are, and their options
+    job_processes    `penstock` verbs as child processes; job_worker is the child's side
     api, metrics     the interfaces for programs
     pages/           the web pages, with NiceGUI
 

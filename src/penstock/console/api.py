@@ -14,11 +14,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from penstock.client.message import ReceivedMessage
 from penstock.console.cluster_commands import MAX_QUEUES, CommandResult, QueueMove
-from penstock.console.cluster_summary import BrokerFigures, GroupFigures, GroupRow, TopicFigures, TopicKind, TopicRow
+from penstock.console.cluster_figures import BrokerFigures, GroupFigures, GroupRow, TopicFigures, TopicKind, TopicRow
 from penstock.console.console import Console
 from penstock.console.health import Health, check_health
 from penstock.console.history import Sample
-from penstock.console.jobs import Job, JobState
+from penstock.console.job_processes import Job, JobState
 from penstock.console.message_search import MAX_RESULTS, FoundMessage, describe_all
 from penstock.console.replication import BrokerReplication
 from penstock.errors import (
@@ -126,6 +126,7 @@ class JobStatus(BaseModel):
     ended_ms: int
     state: JobState
     status: int | None
+    way: str = Field(description="Where it runs and why: `on Spark, …` or `without Spark …`; empty until chosen.")
     share: int
     said: list[str]
 
@@ -139,6 +140,7 @@ class JobStatus(BaseModel):
             ended_ms=job.ended_ms,
             state=job.state,
             status=job.status,
+            way=job.way,
             share=job.share,
             said=list(job.log),
         )
@@ -348,7 +350,7 @@ def _add_store(router: APIRouter, console: Console) -> None:
 
     @router.post("/jobs", tags=["jobs"], status_code=201)
     async def start(new: NewJob) -> JobStatus:
-        """Starts a Spark job: usage, verify, search, export or rebuild."""
+        """Starts a job: usage, verify, search, export or rebuild. The field `on-spark` with `true` asks for Spark."""
         return JobStatus.of(console.start_job(new.verb, new.fields))
 
     @router.get("/jobs/{number}", tags=["jobs"])

@@ -15,7 +15,7 @@ from typing import Final
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message, ReceivedMessage
 from penstock.client.producer import Producer
-from penstock.console.cluster_summary import TopicKind
+from penstock.console.cluster_figures import TopicKind
 from penstock.console.cluster_view import ClusterView, gather_limited
 from penstock.console.message_search import body_of
 from penstock.errors import BadMessage, BadRequest, PenstockError, Refused

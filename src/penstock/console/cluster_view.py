@@ -16,8 +16,7 @@ from typing import Any, Final, TypeVar
 from penstock.client.admin import Admin
 from penstock.client.admin.groups import GroupProgress
 from penstock.console import replication
-from penstock.console.cluster_summary import (
-    BrokerAvailability,
+from penstock.console.cluster_figures import (
     BrokerFigures,
     ClientRow,
     GroupFigures,
@@ -27,12 +26,12 @@ from penstock.console.cluster_summary import (
     TopicFigures,
     TopicKind,
     TopicRow,
-    is_system_group,
 )
 from penstock.console.replication import BrokerReplication
 from penstock.errors import PenstockError, Refused
 from penstock.format.config_tables import TopicConfig
 from penstock.format.constants import RETRY_PREFIX
+from penstock.observation.metrics import BrokerAvailability, is_internal_group
 from penstock.protocol.bodies.routes import ClusterInfo
 from penstock.protocol.bodies.stats import BrokerCounters
 from penstock.protocol.versions import version_name
@@ -239,7 +238,7 @@ class ClusterView:
         progress = await self.admin.groups.all_progress()
         for name in await self.admin.groups.configs():
             progress.setdefault(name, GroupProgress(name, 0.0, []))
-        return {name: progress[name] for name in sorted(progress) if not is_system_group(name)}
+        return {name: progress[name] for name in sorted(progress) if not is_internal_group(name)}
 
     async def groups(self) -> list[GroupRow]:
         """Returns all groups, sorted by name."""

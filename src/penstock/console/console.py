@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ from penstock.console.cluster_commands import ClusterCommands
 from penstock.console.cluster_view import ClusterView
 from penstock.console.health import Parent
 from penstock.console.history import History
-from penstock.console.jobs import EXPORT_FOLDER, FORMS, Job, Jobs, arguments_of, folder_of
+from penstock.console.job_forms import EXPORT_FOLDER, FORMS, ON_SPARK, JobForm, arguments_of, folder_of
+from penstock.console.job_processes import Job, Jobs
 from penstock.console.message_search import MessageSearch
 from penstock.errors import BadRequest
+from penstock.extras import how_to_install
+from penstock.task_supervision import Supervisor
 
 _STORE_S = 5.0
 
@@ -30,11 +34,13 @@ class ConsoleOptions:
     exports: Path | None = None
     """The parent folder of all exports."""
     spark: tuple[str, ...] = ()
-    """Spark options of jobs: --master, --conf."""
+    """Spark options of jobs: --master, --conf. With any, all jobs run on Spark."""
+    keep_spark_s: float = 0
+    """Seconds for which a Spark session that a job started waits for the next job; 0: it ends with its job."""
 
 
 class Console:
-    """All parts of the console. Create it on the event loop's thread. `close` ends its jobs and connections."""
+    """All parts of the console. Create it on the event loop's thread. `close` ends its tasks, jobs and connections."""
 
     def __init__(self, options: ConsoleOptions) -> None:
         self.options = options
@@ -43,10 +49,12 @@ class Console:
         self.history = History(self.view)
         self.search = MessageSearch(self.view)
         self.commands = ClusterCommands(self.view, options.config)
-        self.jobs = Jobs()
+        self.jobs = Jobs(keep_s=options.keep_spark_s)
         self.parent = Parent()
+        self.tasks = Supervisor(logging.getLogger("penstock.console"))
 
     async def close(self) -> None:
+        await self.tasks.stop()
         await self.jobs.close()
         await self.commands.close()
         await self.admin.close()
@@ -78,16 +86,41 @@ class Console:
     # -- jobs ------------------------------------------------------------------------------------------------
 
     def start_job(self, verb: str, given: dict[str, str]) -> Job:
-        """Starts a Spark job on the console's store or, if it has none, on the cluster. Raises BadRequest."""
+        """Starts a job on the console's store or, if it has none, on the cluster. Raises BadRequest.
+
+        The short verb chooses between its own process and Spark, unless the form or the console's options ask for
+        Spark.
+        """
         given = dict(given)
         name = given.pop(EXPORT_FOLDER, "messages") if verb == "export" else ""
-        arguments = arguments_of(verb, given)
+        asks_for_spark = given.pop(ON_SPARK, "") == "true"
+        shown = arguments_of(verb, given)
         if name:
-            arguments.append(f"--to={folder_of(self.options.exports, name)}")
-        if self.options.store is not None:
-            source = [f"--store={self.options.store}", *self._conf()]
-        elif FORMS[verb].over_network:
-            source = [f"--namesrv={self.options.config.namesrv}"]
+            shown.append(f"--to={folder_of(self.options.exports, name)}")
+        way = self.spark_only(FORMS[verb]) or ("on Spark, as the form asks for" if asks_for_spark else "")
+        spark = list(self.options.spark)
+        if self.options.store is None:
+            if not FORMS[verb].over_network:
+                raise BadRequest(f"job {verb} needs a store; start the console with --store DIR")
+            command = ["pipeline", verb, f"--namesrv={self.options.config.namesrv}"]
         else:
-            raise BadRequest(f"job {verb} needs a store; start the console with --store DIR")
-        return self.jobs.start(verb, [*source, *arguments, *self.options.spark])
+            command = [verb, str(self.options.store), *self._conf()]
+            if asks_for_spark and not spark:
+                spark = ["--master=local[*]"]
+        if self.options.keep_spark_s > 0:
+            spark.append("--keep-session")
+        return self.jobs.start(verb, [*command, *shown, *spark, "--json"], shown, way)
+
+    def spark_only(self, form: JobForm) -> str:
+        """Returns why jobs of this form always run on Spark in this console; empty if they can run without it."""
+        if self.options.spark:
+            return f"on Spark, as the console's {self.options.spark[-1].partition('=')[0]} asks for"
+        if self.options.store is None and form.over_network:
+            return "on Spark, which reads from the cluster"
+        return ""
+
+    def missing_packages(self, form: JobForm) -> str:
+        """Returns what a job of this form needs and is not installed, and how to install it; empty if all is there."""
+        extra = "spark" if self.spark_only(form) else form.extra
+        needs = how_to_install(extra) if extra else ""
+        return f"{form.title} {needs}" if needs else ""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.console.cluster_summary import BrokerFigures, GroupFigures, percentile
+from penstock.console.cluster_figures import BrokerFigures, GroupFigures, percentile
 from penstock.console.cluster_view import ClusterView
 
 SAMPLE_S: Final = 2.0

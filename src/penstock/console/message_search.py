@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.client.admin import Admin
-from penstock.client.fetch import PullStatus
 from penstock.client.message import ReceivedMessage
-from penstock.console.cluster_summary import TopicKind
+from penstock.client.pull_requests import PullStatus
+from penstock.console.cluster_figures import TopicKind
 from penstock.console.cluster_view import ClusterView, gather_limited
 from penstock.errors import BadMessage, BadRequest, NoRoute, PenstockError
 from penstock.format.constants import DLQ_PREFIX

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.client.admin import Admin
-from penstock.console.cluster_summary import BrokerAvailability, BrokerFigures
+from penstock.console.cluster_figures import BrokerFigures
 from penstock.errors import PenstockError
+from penstock.observation.metrics import BrokerAvailability
 from penstock.protocol.bodies.admin import HaRuntimeInfo
 
 

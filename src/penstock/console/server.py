@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -26,9 +25,8 @@ from penstock.console.console import Console, ConsoleOptions
 from penstock.console.history import SAMPLE_S
 from penstock.console.metrics import add_metrics
 from penstock.console.pages import add_pages
-from penstock.supervision import OnDeath, Supervisor
+from penstock.task_supervision import OnDeath
 
-log = logging.getLogger("penstock.console")
 _RECONNECT_S = 30.0
 _STOP_S = 3
 MAX_CONNECTIONS = 512
@@ -40,13 +38,16 @@ MAX_HEADERS = 64 << 10
 
 async def serve(
     options: ConsoleOptions, policy: AccessPolicy, listener: socket.socket, parent: int | None = None
-) -> None:
-    """Serves until SIGTERM or SIGINT, or until the pipe `parent` is closed."""
+) -> bool:
+    """Serves until SIGTERM or SIGINT. Returns False if a failure ended it. If `parent`, the pipe of the broker that
+    started the console, is closed, it serves on until the broker is started again.
+    """
     console = Console(options)
     app = make_app(console)
     # Proxy headers are ignored, because the middleware needs the browser's own Host and Origin.
     config = uvicorn.Config(
         AccessMiddleware(app, policy),
+        log_config=None,  # the process's own log, one format for all
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -64,17 +65,17 @@ async def serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    tasks = Supervisor(log)
+    tasks = console.tasks
     tasks.on_leave.append(stop)
     tasks.every(SAMPLE_S, "samples of the cluster", console.history.sample)
-    if parent is not None:  # without the pipe the console would not end with its broker
-        listen = partial(console.parent.listen, parent, stop)
+    if parent is not None:  # without the pipe the console would not know of its broker's end
+        listen = partial(console.parent.listen, parent, options.store, stop)
         tasks.run("reports of the broker", listen, OnDeath.LEAVE)
     try:
         await server.serve(sockets=[listener])
     finally:
-        await tasks.stop()
         await console.close()
+    return not tasks.has_left
 
 
 class LimitedHttp(HttpToolsProtocol):

@@ -92,7 +92,7 @@ def _start(scene: Scene, spark: SparkSession) -> StreamingQuery:
 
 
 def verify(scene: Scene) -> str:
-    from penstock.pipeline.jobs.framework import JobInput
+    from penstock.pipeline.jobs.job_input import JobInput
     from penstock.pipeline.jobs.verify import verify as job
 
     (result,) = job(scene.spark, JobInput(stores=(str(scene.store),))).values()
@@ -102,7 +102,7 @@ def verify(scene: Scene) -> str:
 
 
 def usage(scene: Scene) -> str:
-    from penstock.pipeline.jobs.framework import JobInput
+    from penstock.pipeline.jobs.job_input import JobInput
     from penstock.pipeline.jobs.usage import usage as job
 
     counted = job(scene.spark, JobInput(stores=(str(scene.store),)))

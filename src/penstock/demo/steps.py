@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from penstock.client.sync import Admin
 from penstock.demo.shop import GROUPS, TOPICS, Scene, Shop, StepSkipped, check, consumer
+from penstock.human_units import format_size
 from penstock.store.audit import AuditReport, audit
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
-from penstock.units import format_size
 
 _ORDER: Final = 7
 """The number of the order that a step finds by its key."""
@@ -178,7 +178,7 @@ def audit_summary(scene: Scene, report: AuditReport) -> str:
 def usage(scene: Scene) -> str:
     if find_spec("pyarrow") is None:
         raise StepSkipped("usage needs the package pyarrow: pip install 'penstock[arrow]'")
-    from penstock.pipeline.jobs.framework import JobInput
+    from penstock.pipeline.jobs.job_input import JobInput
     from penstock.pipeline.jobs.usage import usage_here
 
     scene.usage = usage_here(JobInput(stores=(str(scene.store),)))

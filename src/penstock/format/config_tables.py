@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from penstock.format.constants import Int32, Int64
-from penstock.format.typed_decoding import prepared
+from penstock.format.msgspec_warm_up import prepared
 
 Json = dict[str, Any]
 """A JSON object. Maps by queue id or delay level have int keys when written, and int or text keys when read."""

@@ -29,6 +29,9 @@ ITEM_SIZE: Final = 20
 DEFAULT_SLOTS: Final = 5_000_000
 DEFAULT_ITEMS: Final = 20_000_000
 _HEADER = struct.Struct(">qqqqii")
+COUNT: Final = struct.Struct(">i")
+COUNT_AT: Final = 36
+"""Position of the header's `index_count`, for readers that need nothing else."""
 _ITEM = struct.Struct(">iqii")
 
 
@@ -105,6 +108,9 @@ class IndexGeometry(NamedTuple):
         return HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * number
 
 
+_TAG_TYPE: Final = "T"
+
+
 def key_hash(topic: str, key: str) -> int:
     """Returns the hash of a key in the index: the absolute value of Java's hashCode of `topic#key`.
 
@@ -112,6 +118,11 @@ def key_hash(topic: str, key: str) -> int:
     """
     code = abs(kernels.java_hash(as_java_reads(f"{topic}#{key}")))
     return 0 if code == 2**31 else code
+
+
+def tag_hash(topic: str, tags: str) -> int:
+    """Returns the hash of the item that RocketMQ 5.5 adds for a message with tags. Penstock writes no such items."""
+    return key_hash(topic, f"{_TAG_TYPE}#{tags}")
 
 
 def as_java_reads(text: str) -> str:

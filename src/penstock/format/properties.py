@@ -63,6 +63,8 @@ def check_no_zeros(encoded: bytes) -> None:
 
 def check_property(name: str, value: str) -> None:
     """Raises BadMessage if a user's property cannot be stored as given."""
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise BadMessage(f"property {name!r} has the value {value!r}; both must be text, so write str(...)")
     if not name:
         raise BadMessage("a property needs a name")
     if NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name:

@@ -11,8 +11,6 @@ from penstock.format.hosts import IPV4_HOST_SIZE, MAX_STORED_PORT, decode_host, 
 from penstock.format.index_layout import as_java_reads
 from penstock.format.message_id import encode_message_id
 from penstock.format.properties import encode_properties
-from penstock.format.scan import row_at
-from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import with_hosts
 
 
@@ -70,6 +68,8 @@ _STORE_HOST = Record.__struct_fields__.index("store_host")
 def tags_code(record: Record, delay_levels: tuple[int, ...]) -> int:
     """Returns the tagsCode of a record's queue unit: the tag's hash, or the deliver time (ms) in the schedule topic."""
     if record.topic == constants.SCHEDULE_TOPIC:
+        from penstock.format.scan import row_at  # imports numpy, which a client without delayed messages does not need
+
         encoded = encode_record(record)
         rows = row_at(encoded, record.physical_offset, 0)
         kernels.tag_codes(encoded, record.physical_offset, rows, delay_levels)
@@ -132,6 +132,8 @@ def decode_record(data: kernels.Buffer, at: int = 0) -> Record:
     """
     fields = kernels.record_fields(data, at)
     if isinstance(fields, int):
+        from penstock.format.kernel_row_types import Reason
+
         raise CorruptData(f"not a valid record: {Reason(fields).name}", offset=at)
     values = list(fields)
     values[_BORN_HOST], values[_STORE_HOST] = decode_host(values[_BORN_HOST]), decode_host(values[_STORE_HOST])

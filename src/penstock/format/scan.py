@@ -1,9 +1,9 @@
 """The walk over a log file: `Scan` yields batches of valid records, fillers, and damage.
 
 Use it wherever records are found by their place in the log. `valid_rows` yields the records alone, `row_at` reads a
-single one, `next_valid` finds the next one. Four places walk with a kernel of their own, because they do something with
-each record in the same pass: dispatch (`kernels.derive`), a rebuild (`kernels.RangeBuilder`), a start (`log_walk.py`:
-only the end, no rows), and Arrow pages (`kernels.fill_rows`, into Arrow's memory).
+single one, `next_valid` finds the next one. Three places walk with a kernel of their own, because they do something
+with each record in the same pass: the derivation (`kernels.RangeBuilder`), a start (`log_walk.py`: only the end, no
+rows), and Arrow pages (`kernels.fill_rows`, into Arrow's memory).
 
 A range [start, stop) owns the records that start in it. A file may be split into ranges at arbitrary bytes. Scan all
 ranges but the first with `resync`, and all ranges but the last with `overrun`. The scans then yield each record and
@@ -26,8 +26,8 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE
+from penstock.format.kernel_row_types import Reason
 from penstock.format.kernels import Buffer, Rows, Topics
-from penstock.format.scan_rows import Reason
 
 ROWS_PER_BATCH = 16_384  # 1.7 MB of rows: small enough to stay in the cache
 _CHUNK = 1 << 20

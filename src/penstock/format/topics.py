@@ -25,8 +25,15 @@ def is_readable_topic(name: str) -> bool:
     return len(name) <= MAX_TOPIC_LENGTH_V2 and _LEGAL.fullmatch(name) is not None
 
 
+def is_readable_queue(topic: str, queue_id: int) -> bool:
+    """Whether the topic and queue id of a record can name a queue. Those of a damaged record may be anything."""
+    return queue_id >= 0 and is_readable_topic(topic)
+
+
 def check_topic(name: str) -> None:
     """Raises BadMessage, with the reason, if the name is not legal."""
+    if not isinstance(name, str):
+        raise BadMessage(f"a topic must be text, not {type(name).__name__}")
     if not name:
         raise BadMessage("a message needs a topic")
     size = len(name.encode("utf-8", "surrogatepass"))

@@ -15,19 +15,20 @@ import asyncio
 import logging
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from penstock.config.properties import parse_properties
-from penstock.errors import BadRequest, BadSettings
+from penstock.config.java_properties import parse_properties
+from penstock.errors import BadRequest, BadSettings, PenstockError
 from penstock.format.config_tables import DataVersion, TopicConfigs
 from penstock.format.topics import is_legal_topic
 from penstock.namesrv.route_table import RegisteredBroker, RouteTable, default_route
-from penstock.namesrv.settings import CHANGEABLE, NamesrvSettings
+from penstock.namesrv.settings import CHANGEABLE, TABLE, NamesrvSettings
+from penstock.observation.act_log import describe, log_act
 from penstock.protocol import fields
 from penstock.protocol.bodies.admin import KVTable, TopicList, decode_config, encode_config
 from penstock.protocol.bodies.routes import RegisterBrokerBody, TopicRouteData
@@ -49,6 +50,8 @@ from penstock.protocol.headers.namesrv import (
     RegisterBrokerReply,
     WipeReply,
 )
+from penstock.protocol.memory_budget import Budget, entry_bytes
+from penstock.protocol.signing import ACCESS_KEY, SEAL, SECURITY_TOKEN, SIGNATURE
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler
 from penstock.store.config_files import ConfigFile
@@ -65,6 +68,7 @@ _UNIT_SUB: Final = 2
 subscribed to the topic."""
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}):([0-9]{1,5})")
 _CRC_BITS: Final = 0x7FFFFFFF
+MAX_KV_BYTES: Final = 8 << 20
 
 
 # -- KV configuration ----------------------------------------------------------------------------------------
@@ -87,7 +91,7 @@ class KvTable:
     """The KV configuration. It is saved to a file if it has a path, and is in memory only otherwise.
 
     A change is written before the request is answered. The write is atomic: a temporary file, then a rename. The
-    previous file is kept as a backup.
+    previous file is kept as a backup. The table has a budget, so that a namespace fits into a reply.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -98,6 +102,9 @@ class KvTable:
         self.note = "" if loaded is None else loaded.note
         """A warning about the load, such as that the backup was read; empty if there is none."""
         self._writing = asyncio.Lock()
+        self.budget = Budget("KV configuration", MAX_KV_BYTES)
+        for namespace, keys in self._table.items():
+            self.budget.count(sum(entry_bytes(namespace, key, value) for key, value in keys.items()))
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
@@ -106,17 +113,25 @@ class KvTable:
         return dict(sorted(self._table.get(namespace, {}).items()))
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Sets a value and saves. Raises StoreFailed if the file cannot be written; a restart then loses the value."""
+        """Sets a value and saves. Raises Refusal if the table is full, and StoreFailed if the file cannot be written; a
+        restart then loses the value."""
+        self.budget.charge(entry_bytes(namespace, key, value) - self._size(namespace, key))
         self._table.setdefault(namespace, {})[key] = value
         await self._save()
 
     async def delete(self, namespace: str, key: str) -> None:
-        keys = self._table.get(namespace)
+        size, keys = self._size(namespace, key), self._table.get(namespace)
         if keys is None or keys.pop(key, None) is None:
             return
+        self.budget.charge(-size)
         if not keys:
             del self._table[namespace]
         await self._save()
+
+    def _size(self, namespace: str, key: str) -> int:
+        """Returns the bytes that are charged for a key; 0 if it has no value."""
+        value = self.get(namespace, key)
+        return 0 if value is None else entry_bytes(namespace, key, value)
 
     async def _save(self) -> None:
         if self._file is None:
@@ -304,6 +319,41 @@ def _legal(topics: TopicConfigs) -> TopicConfigs:
 # -- administration ------------------------------------------------------------------------------------------
 
 
+_SIGNED: Final = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN, SEAL)
+"""Arguments that say who asks, not what for."""
+
+
+def _logged(act: str, handler: Handler) -> Handler:
+    """Returns a handler that logs what an administrator changes, who did it from where, and what was refused."""
+
+    def refused(connection: Connection, values: str, error: PenstockError) -> None:
+        log_act(_logger, act, values, connection.peer, connection.account, str(error))
+
+    async def later(connection: Connection, values: str, result: Awaitable[Any]) -> Any:
+        try:
+            reply = await result
+        except PenstockError as error:
+            refused(connection, values, error)
+            raise
+        log_act(_logger, act, values, connection.peer, connection.account)
+        return reply
+
+    def handle(connection: Connection, command: Command) -> Any:
+        asked = {name: text for name, text in command.ext.items() if name not in _SIGNED}
+        values = describe(asked, command.body)
+        try:
+            result = handler(connection, command)
+        except PenstockError as error:
+            refused(connection, values, error)
+            raise
+        if isinstance(result, Awaitable):
+            return later(connection, values, result)
+        log_act(_logger, act, values, connection.peer, connection.account)
+        return result
+
+    return handle
+
+
 class NameServerAdmin:
     """Administration requests. This class owns the current settings."""
 
@@ -314,16 +364,20 @@ class NameServerAdmin:
 
     def handlers(self) -> dict[int, Handler]:
         return {
-            RequestCode.PUT_KV_CONFIG: self.put_kv,
+            RequestCode.PUT_KV_CONFIG: _logged("put KV", self.put_kv),
             RequestCode.GET_KV_CONFIG: self.get_kv,
-            RequestCode.DELETE_KV_CONFIG: self.delete_kv,
+            RequestCode.DELETE_KV_CONFIG: _logged("delete KV", self.delete_kv),
             RequestCode.GET_KVLIST_BY_NAMESPACE: self.kv_namespace,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
-            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: _logged("delete route", self.delete_topic),
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: _logged("remove write permission", self.wipe_write_perm),
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: _logged("restore write permission", self.add_write_perm),
+            RequestCode.UPDATE_NAMESRV_CONFIG: _logged("change settings", self.update_config),
             RequestCode.GET_NAMESRV_CONFIG: self.get_config,
         }
+
+    def listens_at(self, port: int) -> None:
+        """Shows this port as listenPort from now on, whatever the settings asked for."""
+        self.settings = self.settings.changed_by({"listenPort": str(port)})
 
     async def put_kv(self, connection: Connection, command: Command) -> Command:
         header = command.read(PutKv)
@@ -360,13 +414,11 @@ class NameServerAdmin:
     def wipe_write_perm(self, connection: Connection, command: Command) -> Command:
         name = command.read(BrokerName).broker_name
         reply = WipeReply(wipe_topic_count=self._routes.wipe_write_perm(name))
-        _logger.info("broker %s: write permission removed from %d topics", name, reply.wipe_topic_count)
         return command.reply(ResponseCode.SUCCESS, ext=fields.write(reply))
 
     def add_write_perm(self, connection: Connection, command: Command) -> Command:
         name = command.read(BrokerName).broker_name
         reply = AddReply(add_topic_count=self._routes.add_write_perm(name))
-        _logger.info("broker %s: write permission restored on %d topics", name, reply.add_topic_count)
         return command.reply(ResponseCode.SUCCESS, ext=fields.write(reply))
 
     def update_config(self, connection: Connection, command: Command) -> Command:
@@ -376,6 +428,8 @@ class NameServerAdmin:
         except ValueError as error:
             raise BadRequest(f"the settings cannot be parsed: {error}") from None
         for name in texts:
+            if not TABLE.knows(name):
+                raise BadRequest(str(TABLE.unknown(name[:127])))
             if name not in CHANGEABLE:
                 allowed = ", ".join(CHANGEABLE)
                 raise Refusal(

@@ -28,7 +28,7 @@ from penstock.remoting.connection import Address
 from penstock.remoting.handlers import Before, Handler
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
-from penstock.supervision import Supervisor
+from penstock.task_supervision import Supervisor
 
 log = logging.getLogger("penstock.namesrv")
 _EXPIRE_INTERVAL_S: Final = 5.0
@@ -68,6 +68,11 @@ class NameServer:
         """The current settings. The settings in CHANGEABLE may change while the server runs."""
         return self._administration.settings
 
+    @property
+    def connections(self) -> int:
+        """The number of open connections of clients."""
+        return len(self._server.connections)
+
     def handlers(self) -> dict[int, Handler]:
         """Returns the handlers by request code. A broker's port may serve them, too: no code belongs to both."""
         return {**self._queries.handlers(), **self._registration.handlers(), **self._administration.handlers()}
@@ -77,6 +82,7 @@ class NameServer:
     async def start(self, host: str, port: int, bound: socket.socket | None = None) -> Address:
         """Starts to listen at `host` and `port`, or on the socket `bound`. Returns the address. Raises Unreachable."""
         address = await self._server.start(host, port, bound)
+        self._administration.listens_at(address[1])
         self.tasks.every(_EXPIRE_INTERVAL_S, "expiry of brokers", self.expire)
         return address
 

@@ -9,6 +9,9 @@ topics and removes none, because brokers also register single topics. Only `dele
 never ask for the template topic's route. They get the route that a send would create: queues at each broker that offers
 the template topic, as many as a send creates by default. Reserved names have no such route.
 
+The table has a budget in bytes; a registration beyond it is refused and changes nothing. The broker in this process is
+not limited here, but by its own maxTopics.
+
 Pure: no clock, no I/O. Use a table from one thread. Routes are not on disk: after a restart, brokers register again.
 """
 
@@ -33,8 +36,12 @@ from penstock.protocol.bodies.routes import (
     QueueData,
     TopicRouteData,
 )
+from penstock.protocol.memory_budget import Budget, entry_bytes
 
 FOREVER: Final = float("inf")
+MAX_BYTES: Final = 512 << 20
+MAX_BYTES_OF_BROKER: Final = 128 << 20
+"""About 160,000 topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +74,8 @@ class _Registration:
     owner: object
     """The connection that registered the broker."""
     filter_servers: tuple[str, ...]
+    size: int
+    """The bytes that are charged for it, without its topics."""
 
 
 class RouteTable:
@@ -77,6 +86,8 @@ class RouteTable:
         self._names: dict[str, dict[int, str]] = {}  # addresses by broker name and id
         self._clusters: dict[str, str] = {}  # by broker name
         self._queues: dict[str, dict[str, QueueData]] = {}  # by topic and broker name
+        self.budget = Budget("registrations", MAX_BYTES, MAX_BYTES_OF_BROKER, "broker")
+        """Charged to broker names. A master and its slaves share a name."""
 
     # -- registration -----------------------------------------------------------------------------------------
 
@@ -93,8 +104,15 @@ class RouteTable:
         """Adds or renews a broker. For a slave, returns its master, if that is registered.
 
         `now` is the time of the registration. `owner` is its connection. `whole` says that `topics` is the complete
-        table, so the broker's other topics are removed. A table whose version is not new is ignored.
+        table, so the broker's other topics are removed. A table whose version is not new is ignored. Raises Refusal if
+        the registration takes too much memory.
         """
+        filter_servers = tuple(filter_servers)
+        size = entry_bytes(broker.name, broker.address, broker.cluster, broker.ha_address, *filter_servers)
+        if now != FOREVER:
+            names = [topic.name for topic in topics.topics.values()] if broker.is_master else []
+            new = [name for name in names if broker.name not in self._queues.get(name, ())]
+            self.budget.check(size + sum(map(entry_bytes, new)), broker.name)
         known = self._live.get(broker.address)
         if known is not None and not known.broker.is_same(broker):
             self._remove(broker.address)
@@ -106,15 +124,18 @@ class RouteTable:
             if whole:
                 self._remove_topics(broker.name, keep=topics.topics)
             for topic in topics.topics.values():
-                self._queues.setdefault(topic.name, {})[broker.name] = _queues_of(broker.name, topic)
-        self._live[broker.address] = _Registration(broker, topics.version, now, owner, tuple(filter_servers))
+                self._add_topic(topic, broker.name)
+        if known is not None:
+            self.budget.count(-known.size, broker.name)
+        self.budget.count(size, broker.name)
+        self._live[broker.address] = _Registration(broker, topics.version, now, owner, filter_servers, size)
         return None if broker.is_master else self.master_of(broker.name)
 
     def _claim_name(self, broker: RegisteredBroker) -> None:
         """Gives this name and id to the broker. Drops the broker that had them, which has moved or was replaced."""
         addresses = self._names.setdefault(broker.name, {})
         if broker.broker_id in addresses:
-            del self._live[addresses[broker.broker_id]]
+            self._forget(addresses[broker.broker_id])
         addresses[broker.broker_id] = broker.address
 
     def unregister(self, broker: RegisteredBroker) -> bool:
@@ -146,13 +167,24 @@ class RouteTable:
         return gone
 
     def _remove(self, address: str) -> None:
-        broker = self._live.pop(address).broker
+        broker = self._forget(address)
         addresses = self._names[broker.name]
         del addresses[broker.broker_id]
         if not addresses:
             del self._names[broker.name]
             del self._clusters[broker.name]
             self._remove_topics(broker.name, keep=())
+
+    def _forget(self, address: str) -> RegisteredBroker:
+        live = self._live.pop(address)
+        self.budget.count(-live.size, live.broker.name)
+        return live.broker
+
+    def _add_topic(self, topic: TopicConfig, name: str) -> None:
+        queues = self._queues.setdefault(topic.name, {})
+        if name not in queues:
+            self.budget.count(entry_bytes(topic.name), name)
+        queues[name] = _queues_of(name, topic)
 
     def _remove_topics(self, name: str, keep: Iterable[str]) -> None:
         kept = frozenset(keep)
@@ -162,6 +194,7 @@ class RouteTable:
     def _remove_topic(self, topic: str, name: str) -> None:
         queues = self._queues[topic]
         del queues[name]
+        self.budget.count(-entry_bytes(topic), name)
         if not queues:
             del self._queues[topic]
 

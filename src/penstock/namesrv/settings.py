@@ -4,7 +4,7 @@
     NamesrvSettings.load("namesrv.conf", ["listenPort=9877"])
 
 The constructor validates: an invalid value raises BadSettings with one sentence. Update the reference page with
-`python -m penstock.config.page_generator docs/reference/namesrv-settings.md`.
+`python -m penstock.config.reference_pages docs/reference/namesrv-settings.md`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
 
-from penstock.config.ignored import IGNORED, ignored_note
-from penstock.config.parser import Origin, Section, SettingTable
-from penstock.config.properties import format_property
+from penstock.config.ignored_settings import IGNORED, ignored_note
+from penstock.config.java_properties import format_property
+from penstock.config.setting_parser import Origin, Section, SettingTable
 from penstock.namesrv.access import LocalRule
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.tls import SERVER_NAMES, ServerTls, server_tls

@@ -98,7 +98,7 @@ class _Row:
         """Whether the message cannot be part of a batch message."""
         message = self.message
         is_large = len(message.body) > _BATCH_BYTES
-        return is_large or message.delay_level > 0 or message.topic.startswith(RETRY_PREFIX)
+        return is_large or message.is_delayed or message.topic.startswith(RETRY_PREFIX)
 
     @property
     def size(self) -> int:
@@ -113,8 +113,6 @@ def _message(fields: dict[str, Any], unique_key: str, origin: RowOrigin, number:
         keys = [key for key in keys if key is not None]
     try:
         check_may_send(fields["topic"])
-        if level < 0:
-            raise BadMessage(f"there is no delay level {level}")
         message = Message(
             fields["topic"],
             body.encode() if isinstance(body, str) else body,

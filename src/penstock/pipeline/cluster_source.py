@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from penstock.broker.topics import REPLY_TOPIC_SUFFIX, is_system_topic
 from penstock.client.admin.brokers import ClusterAdmin
 from penstock.client.admin.topics import TopicAdmin
-from penstock.client.fetch import PullStatus
+from penstock.client.pull_requests import PullStatus
 from penstock.client.routes import Route
 from penstock.errors import NoRoute, Refused
 from penstock.pipeline.cluster_tasks import (

@@ -29,15 +29,15 @@ import pyarrow as pa
 
 from penstock.client.config import ClientConfig, Credentials
 from penstock.client.event_loop_thread import LoopThread
-from penstock.client.fetch import Pull, PulledRecords, PullStatus, make_subscription, pull_records
 from penstock.client.instance import ClientInstance
 from penstock.client.offsets import QueueOffsets
+from penstock.client.pull_requests import Pull, PulledRecords, PullStatus, make_subscription, pull_records
 from penstock.errors import BadSettings, NoAnswer, NoRoute, PenstockError, Refused, Unreachable
 from penstock.format import kernels
 from penstock.format.arrow_rows import rows_to_batch, select_columns
 from penstock.format.constants import MIN_RECORD_SIZE
+from penstock.format.kernel_row_types import ROW, Reason
 from penstock.format.kernels import Longs, Rows
-from penstock.format.scan_rows import ROW, Reason
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Flaw, OffsetRange, Queue, RowPage
 from penstock.pipeline.store_tasks import lost_messages

@@ -1,7 +1,7 @@
 """Every option of `format("rocketmq")`: its name, its use (read, batch, stream, write), its default and its meaning.
 
 `Options.read(given)` returns the typed, frozen object that the rest of the pipeline takes. After a change, update the
-reference page with `python -m penstock.config.page_generator docs/reference/spark.md`.
+reference page with `python -m penstock.config.reference_pages docs/reference/spark.md`.
 
 Offsets are written as in Kafka; `plan` resolves them against the queues that exist:
 
@@ -21,8 +21,9 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from penstock.config.parser import LONG_MAX, Origin, Section, SettingTable, nearest
+from penstock.config.setting_parser import LONG_MAX, Origin, Section, SettingTable, nearest
 from penstock.errors import BadSettings
+from penstock.human_units import parse_size
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -30,8 +31,6 @@ LATEST: Final = -1
 ANY_BROKER: Final = ""
 """In place of a broker's name: matches any broker that has the queue."""
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
-_UNITS |= {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -61,14 +60,6 @@ def _words(value: str) -> tuple[str, ...]:
     if len(set(words)) != len(words):
         raise ValueError("a name is given twice")
     return words
-
-
-def _size(value: str) -> int:
-    """Parses a number of bytes, with or without a unit: 1048576, 64m, 1 GiB."""
-    match = re.fullmatch(r"(\d{1,18})\s*([a-z]*)", value.lower())
-    if match is None or match[2] not in _UNITS or not int(match[1]):
-        raise ValueError("it must be a number of bytes such as 1048576, 64m or 1g")
-    return int(match[1]) * _UNITS[match[2]]
 
 
 def _duration(value: str) -> float:
@@ -265,11 +256,11 @@ class Options:
     ] = 900.0
     max_bytes_per_trigger: Annotated[
         int | None,
-        STREAM("maximum bytes of a micro-batch", parser=_size, shown="`1g`, unless messages are limited"),
+        STREAM("maximum bytes of a micro-batch", parser=parse_size, shown="`1g`, unless messages are limited"),
     ] = None
     min_partitions: Annotated[int | None, READ("minimum number of tasks; splits queues", low=1, high=LONG_MAX)] = None
     max_records_per_partition: Annotated[int | None, READ("maximum messages of a task", low=1, high=LONG_MAX)] = None
-    max_bytes_per_partition: Annotated[int, READ("approximate bytes of a task", parser=_size, shown="`128m`")] = (
+    max_bytes_per_partition: Annotated[int, READ("approximate bytes of a task", parser=parse_size, shown="`128m`")] = (
         128 << 20
     )
     fail_on_data_loss: Annotated[bool, READ("fail if messages to be read were deleted")] = True

@@ -95,6 +95,20 @@ def has_session() -> bool:
     return SparkSession.getActiveSession() is not None
 
 
+def has_living_session() -> bool:
+    """Whether a session is running in this process that a Java process of its own serves, and that process lives."""
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context
+    process = getattr(SparkContext._gateway, "proc", None)
+    if context is None or process is None or process.poll() is not None:
+        return False
+    try:
+        return not context._jsc.sc().isStopped()
+    except Exception:  # whatever py4j raises if Java does not answer
+        return False
+
+
 def start_session(
     app: str, master: str | None = None, conf: Mapping[str, str] | None = None, *, light_java: bool = False
 ) -> SparkSession:

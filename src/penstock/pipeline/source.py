@@ -38,7 +38,7 @@ from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.options import Options
 from penstock.pipeline.plan import check_input, plan_batch
 from penstock.pipeline.ranges import ReadTask
-from penstock.pipeline.rows import BROKER, RowShape
+from penstock.pipeline.source_rows import BROKER, RowShape
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,18 +158,18 @@ class RocketMQSource(DataSource):
             return BatchReader(self._options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from penstock.pipeline.stream import StreamReader
+        from penstock.pipeline.stream_source import StreamReader
 
         return StreamReader(self._options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from penstock.pipeline.sink import make_writer
+        from penstock.pipeline.sink_writers import make_writer
 
         with as_user_errors():
             return make_writer(self._options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from penstock.pipeline.sink import make_stream_writer
+        from penstock.pipeline.sink_writers import make_stream_writer
 
         with as_user_errors():
             return make_stream_writer(self._options, schema, overwrite)

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadMessage, BadSettings, BadStore, StoreInUse
-from penstock.format.put_rows import RowRefused
+from penstock.format.put_table import RowRefused
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import RowOrigin, WrittenRows, check_may_send
-from penstock.store.arrow import check_batch
-from penstock.store.copy_on_write_files import OverlayFiles
+from penstock.store.arrow_batches import check_batch
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.settings import Settings
 from penstock.store.sink.commit import (

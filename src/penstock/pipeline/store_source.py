@@ -12,27 +12,25 @@ Not thread-safe.
 from __future__ import annotations
 
 import contextlib
-import glob
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from penstock.errors import BadSettings, BadStore
+from penstock.errors import BadStore
 from penstock.format.arrow_rows import select_columns
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
 from penstock.pipeline.store_tasks import LogTask, QueueSpan, QueueTask, RecordTask, StorePaths
-from penstock.store.arrow import ArrowReader
+from penstock.store.arrow_batches import ArrowReader
 from penstock.store.config_files import ConfigFiles
 from penstock.store.consume_queue import ReadableQueue, unit_pages
 from penstock.store.layout import path_below
 from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary
-from penstock.store.readonly.store_folder import StoreFolder
+from penstock.store.readonly.store_folder import StoreFolder, find_paths, name_stores
 from penstock.store.readonly.tail import StoreTail
 from penstock.store.readonly.view import FilesView, QueueView
 from penstock.store.settings import Settings
@@ -235,8 +233,6 @@ def log_queue(broker: str) -> Queue:
 
 # -- several stores --------------------------------------------------------------------------------------------------
 
-_FILE_URI: Final = re.compile(r"^file:(//)?(?=/)")
-
 
 class StoreSource:
     """A MessageSource over one or more stores. `following` opens them for a stream, which refreshes often."""
@@ -321,27 +317,3 @@ class StoreSource:
             for (broker, topic), spans in by_topic.items()
         )
         return [task for task in tasks if task is not None]
-
-
-def find_paths(given: Sequence[str]) -> list[Path]:
-    """Returns the folders that paths and globs name, sorted and distinct. Raises BadSettings if a glob has no match."""
-    unique: dict[Path, Path] = {}
-    for text in given:
-        plain = _FILE_URI.sub("", text)
-        folders = [Path(plain)]
-        if glob.has_magic(plain) and not folders[0].is_dir():
-            root = Path(folders[0].anchor or ".")
-            folders = [match for match in root.glob(plain.removeprefix(folders[0].anchor)) if match.is_dir()]
-        if not folders:
-            raise BadSettings(f"path '{text}' matches no folder; check the path on this machine")
-        for folder in folders:
-            unique.setdefault(folder.resolve(), folder.absolute())  # two paths may lead to the same store
-    return sorted(unique.values())
-
-
-def name_stores(paths: Sequence[Path]) -> dict[str, Path]:
-    """Returns the folders by name. A name is the end of the path, with as many parts as make all names unique."""
-    depth = 1
-    while len(names := {"/".join(path.parts[-depth:]): path for path in paths}) < len(paths):
-        depth += 1
-    return names

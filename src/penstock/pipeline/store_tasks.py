@@ -27,7 +27,7 @@ from penstock.format.arrow_rows import select_columns
 from penstock.format.kernels import Buffer, Longs, Rows
 from penstock.format.record_layout import is_filler
 from penstock.pipeline.ranges import Flaw, RowPage
-from penstock.store.arrow import ArrowReader
+from penstock.store.arrow_batches import ArrowReader
 from penstock.store.layout import path_below
 from penstock.store.message import MAX_BYTES, MAX_ROWS
 from penstock.store.readonly.view import FilesView, LogView, QueueView, ShippedUnits

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
-from penstock.units import format_size
+from penstock.human_units import format_size
 
 BARS: Final = 15
 """The maximum number of bars in a chart."""

@@ -104,6 +104,9 @@ class RequestCode(IntEnum):
     RESUME_CHECK_HALF_MESSAGE = 323
     GET_ALL_PRODUCER_INFO = 328
 
+    # Penstock's own: only its slaves send it, and RocketMQ's brokers answer that they do not know it
+    PENSTOCK_FOLLOW = 30_901
+
     # access control, 4.x
     UPDATE_AND_CREATE_ACL_CONFIG = 50
     DELETE_ACL_CONFIG = 51

@@ -22,6 +22,8 @@ RESPONSE: Final = 1
 ONE_WAY: Final = 2
 
 F = TypeVar("F", bound=Fields)
+_KEPT_BYTES: Final = 1024
+"""What a request takes that is kept, besides its arguments and body: its task and futures."""
 
 
 class _Slots(msgspec.Struct, gc=False, eq=False):
@@ -80,6 +82,24 @@ class Command(_Slots, gc=False, eq=False):
         """Returns a reply to this request: with the same opaque and serialisation, and the response bit set."""
         arguments = {} if ext is None else dict(ext)
         return Command(code, arguments, body, self.opaque, RESPONSE, remark, binary=self.binary)
+
+    def stub(self) -> Command:
+        """Returns this request without arguments, body and remark: enough to reply to it later."""
+        return Command(self.code, {}, b"", self.opaque, self.flag, None, self.language, self.version, self.binary)
+
+    def keep(self) -> int:
+        """Prepares a request for being kept while it is answered. Returns the bytes that it takes, about.
+
+        The lazy arguments are a view of the whole header; only the arguments themselves are kept.
+        """
+        self.remark = None
+        ext = _EXT.__get__(self)
+        if isinstance(ext, dict):
+            size = sum(len(name) + len(value) for name, value in ext.items())
+        else:
+            _EXT.__set__(self, ext := ext.copy())
+            size = memoryview(ext).nbytes
+        return _KEPT_BYTES + 2 * size + len(self.body)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Command):

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.errors import BadRequest
 from penstock.format.constants import Int32, Int64
-from penstock.format.typed_decoding import prepared
+from penstock.format.msgspec_warm_up import prepared
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.json_header import BAD_JSON, decode_ext
 

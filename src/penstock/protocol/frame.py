@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from penstock.errors import BadFrame, BadRequest
 from penstock.protocol import binary_header, json_header
 from penstock.protocol.command import Command
-from penstock.protocol.versions import language_of
+from penstock.protocol.versions import LANGUAGES, Language
 
 MAX_FRAME: Final = 16_777_216
 """Limit of a frame in bytes; Java's default."""
@@ -28,11 +28,13 @@ MAX_HEADER: Final = 1_048_576
 TLS_HANDSHAKE: Final = 0x16
 """The first byte of a TLS connection. No frame starts with it, because its length would exceed the limit."""
 
+_OTHER: Final = Language.OTHER  # each look-up in an enum costs as much as a call
 _PREFIX: Final = struct.Struct(">II")
 _PREFIX_SIZE: Final = _PREFIX.size
 _TOTAL_SIZE: Final = 4
 _BINARY: Final = 1 << 24
 _HEADER_LENGTH: Final = _BINARY - 1
+_LAST_KIND: Final = _BINARY | _HEADER_LENGTH
 _HTTP_METHODS: Final = (
     b"GET ",
     b"HEAD",
@@ -54,14 +56,20 @@ def encode(command: Command) -> bytes:
 
 
 def encode_parts(command: Command) -> list[bytes | memoryview]:
-    """Returns the frame as one or two parts. The second part is the body, which is not copied. Raises BadRequest."""
+    """Returns the frame as one or two parts. The second part is the body, which is not copied.
+
+    Raises BadRequest if the body is not bytes, and for a header that is longer than a `FrameReader` accepts: its peer
+    would close the connection, and every other request on it would fail, too.
+    """
     head = (binary_header if command.binary else json_header).encode_header(
         command.code, command.language, command.version, command.opaque, command.flag, command.remark, command.ext
     )
     length = len(head)
-    if length > _HEADER_LENGTH:
-        raise BadRequest("the arguments of a command are too long for a header", expected=_HEADER_LENGTH, found=length)
+    if length > MAX_HEADER:
+        raise BadRequest("the arguments of a command are too long for a header", expected=MAX_HEADER, found=length)
     body = command.body
+    if type(body) is not bytes and not isinstance(body, (bytearray, memoryview)):
+        raise BadRequest(f"the body of a command must be bytes, not {type(body).__name__}; use text.encode()")
     prefix = _PREFIX.pack(_TOTAL_SIZE + length + len(body), length | _BINARY if command.binary else length)
     return [prefix + head, body] if body else [prefix + head]
 
@@ -94,15 +102,16 @@ class FrameReader:
             data = bytes(self._held)
             self._held.clear()
         commands: list[Command] = []
-        at, end = 0, len(data)
+        at, end, longest = 0, len(data), self._limit - _TOTAL_SIZE
         self._needed = _PREFIX_SIZE
         while end - at >= _PREFIX_SIZE:
             total, kind = _PREFIX.unpack_from(data, at)
+            length = kind & _HEADER_LENGTH
             head_at = at + _PREFIX_SIZE
-            body_at = head_at + (kind & _HEADER_LENGTH)
+            body_at = head_at + length
             stop = at + _TOTAL_SIZE + total
-            if stop - at > self._limit or body_at > stop or body_at - head_at > self._max_header or kind >> 24 > 1:
-                self._reject(data[at : at + _PREFIX_SIZE])
+            if total > longest or body_at > stop or length > self._max_header or kind > _LAST_KIND:
+                self._reject(data[at:head_at])
             if stop > end:
                 self._needed = stop - at
                 break
@@ -146,5 +155,5 @@ def _decode(head: bytes, body: bytes, binary: bool) -> Command:
         code, language, version, opaque, flag, remark, ext = binary_header.decode_header(head)
         return Command(code, ext, body, opaque, flag, remark, language, version, True)
     header = json_header.decode_header(head)
-    language = language_of(header.language)
+    language = LANGUAGES.get(header.language, _OTHER)
     return Command(header.code, header.ext, body, header.opaque, header.flag, header.remark, language, header.version)

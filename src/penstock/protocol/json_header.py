@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.errors import BadFrame, BadRequest
 from penstock.format.constants import Int32
-from penstock.format.typed_decoding import prepared
+from penstock.format.msgspec_warm_up import prepared
 from penstock.protocol.versions import Language
 
 _NOTHING = msgspec.Raw(b"{}")

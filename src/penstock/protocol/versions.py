@@ -72,12 +72,13 @@ class Language(IntEnum):
     NODE_JS = 13
 
 
-_KNOWN: Final[dict[object, Language]] = {
+LANGUAGES: Final[dict[object, Language]] = {
     **{language.name: language for language in Language},
     **{language.value: language for language in Language},
 }
+"""The languages by name and by number."""
 
 
 def language_of(name_or_number: object) -> Language:
     """Returns the language with this name or number; OTHER if it is unknown. No behaviour depends on OTHER."""
-    return _KNOWN.get(name_or_number, Language.OTHER)
+    return LANGUAGES.get(name_or_number, Language.OTHER)

@@ -7,6 +7,9 @@ Back-pressure: while a peer does not read its replies, the server does not read 
 arrived already, at most those of one read, wait until the replies have left. `ServerConnections` closes connections
 that stay blocked, slow or silent for too long.
 
+Fairness: the loop reads from a socket as long as there is something. So after each large read, and before a large
+frame is served, the server's side asks the pool whether it is still its turn, and waits in line if not.
+
 Use a connection from the thread of its event loop only. `connect` opens a connection; the module `server` accepts them.
 """
 
@@ -15,18 +18,19 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import math
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from penstock.errors import BadFrame, NoAnswer, PenstockError, Unreachable
 from penstock.protocol.codes import SERVED
 from penstock.protocol.command import ONE_WAY, RESPONSE, Command
-from penstock.protocol.frame import MAX_FRAME, FrameReader, encode_parts
+from penstock.protocol.frame import FrameReader, encode_parts
 from penstock.remoting.handlers import Before, Handler, Handlers, Result, failed, oversized, unsupported
-from penstock.remoting.limits import BODY_LIMITS, SMALL_BODY, ConnectionLimits
+from penstock.remoting.limits import SMALL_BODY, ConnectionLimits
 from penstock.remoting.sockets import keep_alive
 
 if TYPE_CHECKING:
@@ -35,27 +39,60 @@ if TYPE_CHECKING:
 _LAST_ID = 2**31 - 1
 
 
+SILENT_S: Final = 10.0
+"""How long a request whose caller has given up still counts as unanswered, if its connection lives."""
+_GRACE_S: Final = 0.01
+"""How long a due deadline waits for replies that have arrived and are not read yet, because the loop was busy."""
+
+
+class Flight(Protocol):
+    """Follows the frame of one request, for a sender that limits how many are unanswered."""
+
+    def written(self) -> None:
+        """The peer may have the frame from now on."""
+
+    def settled(self) -> None:
+        """The frame no longer counts: it is answered, perhaps too late for its caller, or its connection is closed, or
+        its peer has said nothing about it for `SILENT_S` after its deadline. Called once for each `written`.
+        """
+
+
+class _Pending:
+    """One request without a reply. Its deadline starts when its frame is written."""
+
+    __slots__ = ("deadline", "flight", "future", "is_late", "timeout_s")
+
+    def __init__(self, future: asyncio.Future[Command], timeout_s: float, flight: Flight | None) -> None:
+        self.future = future
+        self.timeout_s = timeout_s
+        self.deadline = math.inf
+        self.flight = flight
+        self.is_late = False
+
+
 class PendingRequests:
     """Requests that one connection has sent and that have no reply yet.
 
     Ids (`opaque`) count up and are unique on their connection only. A reply to an unknown id is ignored. One timer, set
-    to the earliest deadline, serves all requests.
+    to the earliest deadline, serves all requests. A request with a `Flight` stays after its caller has given up, until
+    it is settled.
     """
 
-    __slots__ = ("_last", "_loop", "_peer", "_timer", "_waiting")
+    __slots__ = ("_last", "_loop", "_peer", "_timer", "_unwritten", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, peer: str) -> None:
         self._loop = loop
         self._peer = peer
         self._last = 0
-        self._waiting: dict[int, tuple[asyncio.Future[Command], float]] = {}
+        self._waiting: dict[int, _Pending] = {}
+        self._unwritten: list[_Pending] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, deadline: float) -> tuple[int, asyncio.Future[Command]]:
-        """Returns a new id, and a future that gets the reply, or NoAnswer at `deadline` (by the loop's clock)."""
+    def add(self, timeout_s: float, flight: Flight | None = None) -> tuple[int, asyncio.Future[Command]]:
+        """Returns a new id, and a future that gets the reply, or NoAnswer `timeout_s` after `frames_written`."""
         opaque = self._last
         while True:
             opaque = opaque + 1 if opaque < _LAST_ID else 1
@@ -63,46 +100,90 @@ class PendingRequests:
                 break
         self._last = opaque
         future: asyncio.Future[Command] = self._loop.create_future()
-        self._waiting[opaque] = (future, deadline)
-        if self._timer is None or deadline < self._timer.when():
-            self._set_timer(deadline)
+        self._waiting[opaque] = pending = _Pending(future, timeout_s, flight)
+        self._unwritten.append(pending)
         return opaque, future
 
-    def forget(self, opaque: int) -> None:
-        """Drops a request whose caller has stopped waiting."""
+    def frames_written(self, now: float) -> None:
+        """Starts the deadlines of the requests that were added since the last call: their frames are written."""
+        added, self._unwritten = self._unwritten, []
+        earliest = math.inf
+        for pending in added:
+            pending.deadline = deadline = now + pending.timeout_s
+            if deadline < earliest:
+                earliest = deadline
+        if self._timer is None or earliest < self._timer.when():
+            self._set_timer(earliest)
+
+    @property
+    def has_unwritten(self) -> bool:
+        return bool(self._unwritten)
+
+    def discard(self, opaque: int) -> None:
+        """Drops a request that has no frame."""
         self._waiting.pop(opaque, None)
+
+    def give_up(self, opaque: int) -> None:
+        """Drops a request whose caller has stopped waiting; with a `Flight`, once it is settled."""
+        pending = self._waiting.get(opaque)
+        if pending is not None:
+            if pending.flight is None:
+                del self._waiting[opaque]
+            else:
+                pending.future.cancel()
 
     def answer(self, reply: Command) -> None:
         """Completes the request that `reply` answers."""
-        request = self._waiting.pop(reply.opaque, None)
-        if request is not None and not request[0].done():
-            request[0].set_result(reply)
+        pending = self._waiting.pop(reply.opaque, None)
+        if pending is not None:
+            if not pending.future.done():
+                pending.future.set_result(reply)
+            if pending.flight is not None:
+                pending.flight.settled()
 
     def fail(self, error: Callable[[], PenstockError]) -> None:
         """Fails all requests with new errors from `error`, because the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting, self._waiting = self._waiting, {}
-        for future, _ in waiting.values():
-            if not future.done():
-                future.set_exception(error())
+        waiting, self._waiting, self._unwritten = self._waiting, {}, []
+        for pending in waiting.values():
+            if not pending.future.done():
+                pending.future.set_exception(error())
+            _settle(pending)
 
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._expire)
+        self._timer = self._loop.call_at(deadline, self._due)
+
+    def _due(self) -> None:
+        """Lets the loop read what has arrived before a request counts as unanswered: after a long callback, some loops
+        run timers first.
+        """
+        self._timer = self._loop.call_later(_GRACE_S, self._expire)
 
     def _expire(self) -> None:
         now = self._loop.time()
-        late = [opaque for opaque, (_, deadline) in self._waiting.items() if deadline <= now]
+        late = [opaque for opaque, pending in self._waiting.items() if pending.deadline <= now]
         for opaque in late:
-            future, _ = self._waiting.pop(opaque)
-            if not future.done():
-                future.set_exception(NoAnswer(f"{self._peer} did not answer in time"))
+            pending = self._waiting[opaque]
+            if not pending.future.done():
+                pending.future.set_exception(NoAnswer(f"{self._peer} did not answer in time"))
+            if pending.flight is not None and not pending.is_late:
+                pending.is_late, pending.deadline = True, now + SILENT_S
+                continue
+            del self._waiting[opaque]
+            _settle(pending)
         self._timer = None
-        if self._waiting:
-            self._set_timer(min(deadline for _, deadline in self._waiting.values()))
+        earliest = min((pending.deadline for pending in self._waiting.values()), default=math.inf)
+        if earliest < math.inf:
+            self._set_timer(earliest)
+
+
+def _settle(pending: _Pending) -> None:
+    if pending.flight is not None:
+        pending.flight.settled()
 
 
 _logger = logging.getLogger("penstock.remoting")
@@ -110,6 +191,8 @@ Address = tuple[str, int]
 _NOWHERE: Final[Address] = ("", 0)
 _FLUSH_AT: Final = 256 << 10
 """The replies to the commands of one read are written together, up to about this many bytes."""
+_LARGE_READ: Final = 64 << 10
+"""A read of at least this many bytes, or the end of a frame with as many, takes a turn."""
 _LARGE: Final = 4 << 10
 """Bodies of at least this many bytes are passed to the socket as they are, not copied behind their header."""
 
@@ -146,6 +229,8 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[Command] = deque()
         self._deferred: set[asyncio.Future[Command | None]] = set()
         self._blocked = False
+        self._in_line = False
+        self._waiting_bytes = 0
         self._finishing = False
         self._writable: asyncio.Event | None = None
 
@@ -164,6 +249,7 @@ class Connection(asyncio.Protocol):
         self.held_bytes = 0
         self.congested_at = 0.0
         self.unsent_bytes = 0
+        self.deferred_bytes = 0
 
     def __repr__(self) -> str:
         return f"<connection with {self.peer[0]}:{self.peer[1]}{', closed' if self.closed else ''}>"
@@ -179,6 +265,11 @@ class Connection(asyncio.Protocol):
     def congested(self) -> bool:
         """Whether the write buffer is above its high-water mark."""
         return self.congested_at > 0.0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether at least `high_water` bytes wait to be sent, written or not."""
+        return self.congested_at > 0.0 or self._out_bytes >= self._limits.high_water
 
     @property
     def is_held_up(self) -> bool:
@@ -209,23 +300,31 @@ class Connection(asyncio.Protocol):
         if not self._batching:
             self._flush()
 
-    async def request(self, command: Command, timeout_s: float) -> Command:
+    async def request(self, command: Command, timeout_s: float, flight: Flight | None = None) -> Command:
         """Sends a request under a new opaque, and returns its reply.
 
-        Raises NoAnswer after `timeout_s` seconds, and Unreachable if the connection closes before the reply.
+        Waits up to `timeout_s` seconds while the connection is congested. Raises NoAnswer `timeout_s` seconds after the
+        frame was written, Unreachable if the connection closes before the reply, and what `encode_parts` raises if
+        there is no such frame.
         """
-        deadline = self._loop.time() + timeout_s
         if self.congested:
             await self.until_writable(timeout_s)
         if self.closed:
             raise self._gone()
-        opaque, reply = self._pending.add(deadline)
+        opaque, reply = self._pending.add(timeout_s, flight)
         command.opaque = opaque
         try:
             self.send(command)
+        except BaseException:
+            self._pending.discard(opaque)
+            raise
+        if flight is not None:
+            flight.written()
+        try:
             return await reply
-        finally:
-            self._pending.forget(opaque)
+        except BaseException:
+            self._pending.give_up(opaque)
+            raise
 
     def request_oneway(self, command: Command) -> None:
         """Sends a request that gets no reply. Drops it if the connection is closed."""
@@ -255,12 +354,13 @@ class Connection(asyncio.Protocol):
 
     def _enqueue_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         self._out += parts
-        self._out_bytes += len(parts[0])
+        size = len(parts[0])
         if len(parts) > 1:
-            size = len(parts[1])
-            self._out_bytes += size
-            if size >= _LARGE:
+            body_size = len(parts[1])
+            size += body_size
+            if body_size >= _LARGE:
                 self._has_large = True
+        self._out_bytes += size
 
     def _flush(self) -> None:
         """Writes all enqueued bytes."""
@@ -276,6 +376,8 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(b"".join(out))
         self.active_at = self._loop.time()
+        if self._pending.has_unwritten:
+            self._pending.frames_written(self.active_at)
         if self.congested_at and self._pool is not None:
             self._pool.set_unsent(self, self._transport.get_write_buffer_size())
 
@@ -290,20 +392,48 @@ class Connection(asyncio.Protocol):
         except BadFrame as error:
             self.drop_peer(str(error))
             return
-        held = self._reader.held
-        if held or self.held_bytes:
-            if commands or not self.held_bytes:
+        held, before = self._reader.held, self.held_bytes
+        if held or before:
+            if commands or not before:
                 self.frame_began_at = now
             if self._pool is not None:
                 self._pool.set_held(self, held)
             else:
                 self.held_bytes = held
-        if commands and not self.closed:
+        if self.closed:
+            return
+        if commands:
             self.has_spoken = True
-            if self._blocked:
-                self._waiting.extend(commands)
-            else:
-                self._serve(commands)
+        is_large = len(data) >= _LARGE_READ or (before >= _LARGE_READ and commands)
+        if is_large and self._pool is not None and not (self._blocked or self._take_turn(len(data), before, commands)):
+            return
+        if self._blocked:
+            self._waiting.extend(commands)
+        elif commands:
+            self._serve(commands)
+
+    def _take_turn(self, size: int, before: int, commands: Sequence[Command]) -> bool:
+        """Whether it is this connection's turn to go on after a large read. If not, the commands wait for it.
+
+        Reading `size` bytes counts, and for a frame that is complete now, handling the `before` bytes that were held.
+        """
+        assert self._pool is not None
+        if self._pool.take_turn(self, size + before if commands else size):
+            return True
+        self._in_line = True
+        self._waiting.extend(commands)
+        self._waiting_bytes = before if commands else 0
+        self._pool.set_held(self, self.held_bytes + self._waiting_bytes)
+        self._block()
+        return False
+
+    def go_on(self) -> None:
+        """Goes on with reading and serving, because it is this connection's turn."""
+        self._in_line = False
+        if not self.closed and self._pool is not None:
+            self._pool.set_held(self, self.held_bytes - self._waiting_bytes)
+            self._waiting_bytes = 0
+            self._resume()
 
     def _serve(self, commands: Sequence[Command]) -> None:
         """Serves commands in order, until all are served or the connection is blocked. The rest waits in `_waiting`."""
@@ -318,7 +448,7 @@ class Connection(asyncio.Protocol):
                 try:
                     result: Result = None
                     if len(command.body) > SMALL_BODY and len(command.body) > (
-                        limit := BODY_LIMITS.get(command.code, MAX_FRAME)
+                        limit := self._limits.body_limit(command.code)
                     ):
                         result = oversized(command, limit)
                     elif before is not None:
@@ -332,18 +462,19 @@ class Connection(asyncio.Protocol):
                         self._defer(command, result)
                 except Exception as error:  # a failed request must not end the connection
                     result = failed(command, error)
-                if isinstance(result, Command) and result.code:
+                if flag & ONE_WAY:
+                    if isinstance(result, Command):
+                        self._count_refusal(command, result)
+                elif isinstance(result, bytes):
+                    self._out.append(result)
+                    self._out_bytes += len(result)
+                elif isinstance(result, tuple):
+                    self._enqueue_parts(result)
+                elif isinstance(result, Command):
                     self._count_refusal(command, result)
-                if not flag & ONE_WAY:
-                    if isinstance(result, tuple):
-                        self._enqueue_parts(result)
-                    elif isinstance(result, bytes):
-                        self._out.append(result)
-                        self._out_bytes += len(result)
-                    elif isinstance(result, Command):
-                        self._put(result)
-                    if self._out_bytes >= _FLUSH_AT:
-                        self._flush()
+                    self._put(result)
+                if self._out_bytes >= _FLUSH_AT:
+                    self._flush()
                 if self._blocked or self.closed:
                     self._waiting.extend(commands[number:])
                     break
@@ -355,13 +486,18 @@ class Connection(asyncio.Protocol):
     def _defer(self, command: Command, result: Awaitable[Command | None]) -> None:
         future = asyncio.ensure_future(result)
         self._deferred.add(future)
-        future.add_done_callback(partial(self._finish_deferred, command))
-        if self._pool is not None and len(self._deferred) >= self._limits.deferred:
-            self._block()
+        size = command.keep()
+        future.add_done_callback(partial(self._finish_deferred, command, size))
+        if self._pool is not None:
+            self._pool.add_deferred(self, size)
+            if len(self._deferred) >= self._limits.deferred or self.deferred_bytes >= self._limits.deferred_bytes:
+                self._block()
 
-    def _finish_deferred(self, command: Command, future: asyncio.Future[Command | None]) -> None:
-        """Sends the reply of a deferred request, whose awaitable is done."""
+    def _finish_deferred(self, command: Command, size: int, future: asyncio.Future[Command | None]) -> None:
+        """Sends the reply of a deferred request of `size` bytes, whose awaitable is done."""
         self._deferred.discard(future)
+        if self._pool is not None:
+            self._pool.add_deferred(self, -size)
         if future.cancelled():
             reply: Command | None = failed(command, PenstockError("the request was cancelled: the server is stopping"))
         else:
@@ -369,10 +505,10 @@ class Connection(asyncio.Protocol):
             reply = future.result() if error is None else failed(command, error)
             if not isinstance(reply, Command | None):
                 reply = failed(command, TypeError(f"a handler returned {type(reply).__name__} instead of a reply"))
-        if reply is not None and reply.code:
+        if reply is not None:
             self._count_refusal(command, reply)
-        if reply is not None and not command.is_oneway:
-            self.send(reply)
+            if not command.is_oneway:
+                self.send(reply)
         if self._finishing and not self._deferred:
             self.close()
         elif self._blocked:
@@ -409,7 +545,9 @@ class Connection(asyncio.Protocol):
 
     def _resume(self) -> None:
         """Serves the waiting commands and reads again, unless the connection must stay blocked."""
-        still_blocked = self.congested or len(self._deferred) > self._limits.deferred // 2
+        limits = self._limits
+        is_full = len(self._deferred) > limits.deferred // 2 or self.deferred_bytes > limits.deferred_bytes // 2
+        still_blocked = self.congested or is_full or self._in_line
         if self.closed or self._finishing or not self._blocked or still_blocked:
             return
         self._blocked = False

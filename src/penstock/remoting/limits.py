@@ -12,7 +12,7 @@ import asyncio
 import logging
 import resource
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -40,7 +40,7 @@ BODY_LIMITS: Final[Mapping[int, int]] = {
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
             RequestCode.CHECK_TRANSACTION_STATE,
         ),
-        MAX_FRAME,  # messages; the store has a limit of its own
+        MAX_FRAME,  # messages: as much as a frame may have; the store has a limit of its own
     ),
     RequestCode.REGISTER_BROKER: 8 << 20,  # all topics of a broker
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: 1 << 20,  # all queues of a topic
@@ -49,7 +49,8 @@ BODY_LIMITS: Final[Mapping[int, int]] = {
     RequestCode.UNLOCK_BATCH_MQ: 256 << 10,
 }
 """Limit of a request's body in bytes, by the request's code. No body of at most SMALL_BODY bytes exceeds it. A larger
-body is refused before it is decoded, so that one request cannot occupy the event loop for long."""
+body is refused before it is decoded, so that one request cannot occupy the event loop for long. MAX_FRAME stands for
+the limit of the server's frames: see `ConnectionLimits.body_limit`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +84,26 @@ class ConnectionLimits:
     deferred: int = 4_096
     """Limit of one peer's unanswered requests. At this number, no more of its requests are read."""
 
+    turn_bytes: int = 4 << 20
+    """Bytes of large frames that are handled in one turn of the loop, over all connections. Above it, the connections
+    with large frames wait in line; small requests of others are served meanwhile."""
+    deferred_bytes: int = 16 << 20
+    """Limit of the bytes of one peer's unanswered requests. At this number, no more of its requests are read."""
+
+    waiting_bytes: int = 256 << 20
+    """Limit of the bytes of unanswered requests, over all connections. Above it, the connection with the most is
+    closed."""
     incoming_bytes: int = 256 << 20
     """Limit of the bytes of incomplete frames, over all connections. Above it, the connection with the most is
     closed."""
     outgoing_bytes: int = 256 << 20
     """Limit of unsent bytes, over all connections whose peers do not read. Above it, the connection with the most is
     closed."""
+
+    def body_limit(self, code: int) -> int:
+        """Returns the limit of a request's body in bytes, by the request's code."""
+        limit = BODY_LIMITS.get(code, MAX_FRAME)
+        return max(self.frame_bytes, limit) if limit == MAX_FRAME else limit
 
     @property
     def low_water(self) -> int:
@@ -139,6 +154,13 @@ class ServerConnections:
         """Bytes of incomplete frames, over all connections."""
         self.unsent_bytes = 0
         """Bytes of replies to peers that do not read, over all connections."""
+        self.deferred_bytes = 0
+        """Bytes of unanswered requests, over all connections, also those that are closed."""
+        self._turn_bytes = 0
+        """Bytes of large frames that were handled in this turn of the loop."""
+        self._turn_is_due = False
+        self._in_line: deque[tuple[Connection, int]] = deque()
+        """Connections that wait for their turn, each with the bytes that it is going to handle."""
         self.empty = asyncio.Event()
         self.empty.set()
 
@@ -196,13 +218,15 @@ class ServerConnections:
 
     def add(self, connection: Connection) -> None:
         self.connections.add(connection)
+        _logger.debug("connection from %s:%d opened", *connection.peer)
 
     def remove(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self.forget_buffers(connection)
+        _logger.debug("connection from %s:%d closed", *connection.peer)
 
     def forget_buffers(self, connection: Connection) -> None:
-        """Stops counting the buffers of a connection that is closing."""
+        """Stops counting the buffers of a connection that is closing. Its unanswered requests are still there."""
         self.held_bytes -= connection.held_bytes
         self.unsent_bytes -= connection.unsent_bytes
         connection.held_bytes = connection.unsent_bytes = 0
@@ -222,6 +246,40 @@ class ServerConnections:
         if self.unsent_bytes > self._limits.outgoing_bytes:
             most = max(self.connections, key=lambda each: each.unsent_bytes)
             most.drop_peer(f"{self.unsent_bytes} bytes wait for peers that do not read, and it has most of them")
+
+    def add_deferred(self, connection: Connection, count: int) -> None:
+        """Records that the connection's unanswered requests have `count` more bytes. May close one: see
+        `waiting_bytes`."""
+        self.deferred_bytes += count
+        connection.deferred_bytes += count
+        if count > 0 and self.deferred_bytes > self._limits.waiting_bytes:
+            most = max(self.connections, key=lambda each: each.deferred_bytes)
+            most.drop_peer(f"unanswered requests take {self.deferred_bytes} bytes, and it has most of them")
+
+    # -- turns -----------------------------------------------------------------------------------------------
+
+    def take_turn(self, connection: Connection, size: int) -> bool:
+        """Whether the connection may handle `size` bytes of a large frame in this turn of the loop. If not, it gets in
+        line, and `Connection.go_on` is called when its turn has come.
+        """
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        if self._turn_bytes >= self._limits.turn_bytes:
+            self._in_line.append((connection, size))
+            return False
+        self._turn_bytes += size
+        return True
+
+    def _next_turn(self) -> None:
+        self._turn_bytes = 0
+        while self._in_line and self._turn_bytes < self._limits.turn_bytes:
+            connection, size = self._in_line.popleft()
+            self._turn_bytes += size
+            connection.go_on()
+        self._turn_is_due = bool(self._in_line or self._turn_bytes)
+        if self._turn_is_due:
+            asyncio.get_running_loop().call_soon(self._next_turn)
 
     # -- time ------------------------------------------------------------------------------------------------
 

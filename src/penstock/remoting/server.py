@@ -20,6 +20,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from penstock.protocol.frame import TLS_HANDSHAKE
@@ -28,7 +29,7 @@ from penstock.remoting.handlers import Before, Handlers
 from penstock.remoting.limits import ConnectionLimits, ServerConnections, raise_open_files
 from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import PLAIN, ServerTls, TlsMode
-from penstock.supervision import Supervisor
+from penstock.task_supervision import Supervisor
 
 _AT_ONCE: Final = 256
 """Limit of the connections that are accepted in one turn of the loop, so that open connections are served in
@@ -147,30 +148,40 @@ class Acceptor:
     # -- handing over ----------------------------------------------------------------------------------------
 
     def _open(self, accepted: socket.socket, host: str, context: ssl.SSLContext | None) -> None:
-        task = self._loop.create_task(self._hand_over(accepted, host, context))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
-
-    async def _hand_over(self, accepted: socket.socket, host: str, context: ssl.SSLContext | None) -> None:
         connection = self._make()
         connection.on_close.append(lambda _: self._pool.release(host))
+        task = self._loop.create_task(self._hand_over(accepted, connection, context))
+        self._opening.add(task)
+        task.add_done_callback(partial(self._on_handed_over, accepted, host, connection))
+
+    async def _hand_over(self, accepted: socket.socket, connection: Connection, context: ssl.SSLContext | None) -> None:
         options: dict[str, Any] = {}
         if context is not None:
             options = {
                 "ssl_handshake_timeout": self._limits.handshake_s,
                 "ssl_shutdown_timeout": self._limits.goodbye_s,
             }
-        try:
-            await self._loop.connect_accepted_socket(lambda: connection, accepted, ssl=context, **options)
-        except (OSError, asyncio.CancelledError) as error:
-            if connection.was_made:
-                connection.abort()
-            else:  # the handshake failed, so connection_lost is never called
-                accepted.close()
-                self._pool.release(host)
-            if not isinstance(error, OSError):
-                raise
+        await self._loop.connect_accepted_socket(lambda: connection, accepted, ssl=context, **options)
+
+    def _on_handed_over(
+        self, accepted: socket.socket, host: str, connection: Connection, task: asyncio.Task[None]
+    ) -> None:
+        """Closes a connection that could not be opened. `_hand_over` cannot: a task that is cancelled before its first
+        step runs no line of it.
+        """
+        self._opening.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
+            return
+        if connection.was_made:
+            connection.abort()
+        else:  # the handshake failed or never began, so connection_lost is never called
+            accepted.close()
+            self._pool.release(host)
+        if isinstance(error, OSError):
             self._pool.refused((host, 0), f"its TLS handshake failed ({getattr(error, 'reason', '') or error})")
+        elif error is not None:
+            raise error
 
 
 _logger = logging.getLogger("penstock.remoting")

@@ -32,7 +32,11 @@ class _HasOptions(Protocol):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Returns a bound socket that does not listen yet. Prefers IPv4 if the host name has both. Raises Unreachable."""
+    """Returns a bound socket that does not listen yet. Prefers IPv4 if the host name has both. Raises Unreachable.
+
+    A port that the system chose (`port` is 0) cannot be bound by others before it listens. A port with a number can,
+    because a restart must not wait for old connections to be forgotten.
+    """
     try:
         found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
@@ -40,7 +44,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise _cannot_listen(host, port, error) from None
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, port != 0)
         listener.setblocking(False)
         listener.bind(address)
     except OSError as error:
@@ -53,6 +57,7 @@ def listen(host: str, port: int, bound: socket.socket | None = None) -> socket.s
     """Returns a listening socket: `bound` if given, else a new one. Raises Unreachable."""
     listener = bound or bind(host, port)
     try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # its connections do not block a restart
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()

@@ -1,15 +1,17 @@
 """The embeddable message store: its public API.
 
-from penstock.store import Message, MessageStore, Settings
+    from penstock.store import Message, MessageStore, Settings
 
-with MessageStore.open("data/store", Settings.dev()) as store:
-    ack = store.put(Message("orders", b"...", keys=("order_1",), tags="paid"))
-    page = store.get("orders", queue_id=0, offset=0, max_messages=32, tags="paid || refunded")
-    hits = store.query("orders", "order_1")
+    with MessageStore.open("data/store", Settings.dev()) as store:
+        ack = store.put(Message("orders", b"...", keys=("order_1",), tags="paid"))
+        page = store.get("orders", queue_id=0, offset=0, max_messages=32, tags="paid || refunded")
+        hits = store.query("orders", "order_1")
+
+One process owns a store. Any of its threads may put and get.
 """
 
 from penstock.format.record import Record
-from penstock.store.damage import DamagedRange
+from penstock.store.damaged_ranges import DamagedRange
 from penstock.store.message import (
     ArrowPage,
     ArrowResult,

@@ -21,10 +21,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from penstock.format.put_rows import PutRows
+from penstock.format.constants import BLANK_HEADER_SIZE
+from penstock.format.put_table import PutRows
 from penstock.format.sys_flag import TRANSACTION_NONE, transaction_type
+from penstock.store.encode_message import Prepared, PutRefused, prepare
 from penstock.store.message import ArrowResult, BatchResult, Message, PutResult, PutStatus
-from penstock.store.prepare import Prepared, PutRefused, prepare
+from penstock.store.settings import Settings
 from penstock.store.statistics import Statistics
 from penstock.store.store_parts import Engine
 from penstock.store.watermarks import Waiter
@@ -65,6 +67,11 @@ class PutPath:
             self._needs_no_ack = False
             self._statistics.count_every_put()
 
+    def change_settings(self, settings: Settings) -> None:
+        """Applies changed limits of sizes to all puts that begin from now on."""
+        self._settings = settings
+        self._log.limit_sizes(settings.max_message_size, settings.max_record_size)
+
     def put(self, message: Message) -> PutResult:
         ordinary = self._append_ordinary(message)
         if ordinary is not None and self._needs_no_ack:
@@ -93,14 +100,17 @@ class PutPath:
         first = results[0]
         return BatchResult(first.status, tuple(results) if first.stored else (), first.reason)
 
-    def append(self, message: Message) -> PutResult:
-        """Like `put`, without waiting for acks. The statistics count only the time of the append as latency."""
+    def append(self, message: Message, again: bool = False) -> PutResult:
+        """Like `put`, without waiting for acks. The statistics count only the time of the append as latency.
+
+        `again` says that the store accepted the message before: then limits that may have changed since do not apply.
+        """
         ordinary = self._append_ordinary(message)
         if ordinary is not None and self._needs_no_ack:
             return ordinary
         started = time.perf_counter()
         if ordinary is None:
-            result = self._append([message], wait=False)[0][0]
+            result = self._append([message], wait=False, again=again)[0][0]
         else:
             result = ordinary
             self.wake_flush()
@@ -165,7 +175,7 @@ class PutPath:
         return [ordinary], self._appended(ordinary.end_offset)
 
     def _append(
-        self, messages: Sequence[Message], *, batch: bool = False, wait: bool = True
+        self, messages: Sequence[Message], *, batch: bool = False, wait: bool = True, again: bool = False
     ) -> tuple[list[PutResult], int]:
         """Appends by the general path. Returns the results before any wait, and the log offset to wait for, or 0.
 
@@ -173,7 +183,7 @@ class PutPath:
         """
         try:
             self._check_state()
-            prepared = [self._prepare(message, batch=batch) for message in messages]
+            prepared = [self._prepare(message, batch=batch, again=again) for message in messages]
             results = self._log.append(prepared, at_once=not wait)
         except PutRefused as refused:
             return [PutResult(refused.status, reason=refused.reason)], 0
@@ -195,14 +205,17 @@ class PutPath:
                 f"another put has held the log for {held:.0f} ms; the disk cannot keep up, try again later",
             )
 
-    def _prepare(self, message: Message, *, batch: bool) -> Prepared:
+    def _prepare(self, message: Message, *, batch: bool, again: bool) -> Prepared:
+        settings = self._settings
+        fits_a_file = settings.mapped_file_size_commit_log - BLANK_HEADER_SIZE
         prepared = prepare(
             message,
             store_host=self._store_host,
-            max_message_size=self._settings.max_message_size,
-            max_record_size=self._settings.max_record_size,
+            max_message_size=fits_a_file if again else settings.max_message_size,
+            max_record_size=fits_a_file if again else settings.max_record_size,
             delay_levels=self._levels,
-            has_record_crc=self._settings.enabled_append_prop_crc,
+            has_record_crc=settings.enabled_append_prop_crc,
+            again=again,
         )
         if batch and (transaction_type(message.sys_flag) != TRANSACTION_NONE or prepared.delayed):
             raise PutRefused(PutStatus.MESSAGE_ILLEGAL, "a message of a batch may be neither transactional nor delayed")

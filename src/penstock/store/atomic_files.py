@@ -2,9 +2,10 @@
 
     {"crc32": 305419896, "content": {...}}
 
-If the checksum matches, the content is trusted without further checks. If it does not, the file counts as garbage, and
-its reader continues without it. Files are replaced atomically. The text is ASCII; names that are not UTF-8 survive as
-escaped surrogates.
+A file counts as garbage, and its reader continues without it, if the checksum does not match, a number is no integer
+of 64 bits, a field has another type or range than its `kind` says, or the file has more than MAX_BYTES. A checksum does
+not prove who wrote a file, so readers check whether positions lie in the log before they use them. Files are replaced
+atomically. The text is ASCII; names that are not UTF-8 survive as escaped surrogates.
 
 `swap` replaces queue and index folders by rebuilt folders. The new folders must lie complete and synced under
 `penstock/staging/`. `swap` first writes the list of moves, the swap note, to `penstock/swap.json`. Then it renames old
@@ -19,22 +20,30 @@ import json
 import re
 import zlib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from penstock.format.msgspec_warm_up import prepared
 from penstock.format.topics import is_readable_topic
-from penstock.format.typed_decoding import prepared
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 
 T = TypeVar("T")
+MAX_BYTES: Final = 256 << 20
+MAX_OFFSET: Final = 2**62
+Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
+"""A physical offset, a number of bytes or messages, or a time in ms, in a note."""
+NaturalOrNone = Annotated[int, msgspec.Meta(ge=-1, le=MAX_OFFSET)]
+"""The same, where -1 stands for none."""
 
 
 def read_checksummed(files: Files, path: Path, kind: type[T]) -> T | None:
     """Returns the content as a `kind`; None if the file is missing or garbage (`files.exists` distinguishes them)."""
     try:
-        document = json.loads(files.read_bytes(path))
+        if files.size(path) > MAX_BYTES:
+            return None
+        document = json.loads(files.read_bytes(path), parse_int=_whole_number, parse_constant=_whole_number)
         if document["crc32"] != _checksum(document["content"]):
             return None
         return msgspec.convert(document["content"], prepared(kind))
@@ -53,6 +62,14 @@ def checksummed(content: object) -> bytes:
     """Returns the bytes of a checksummed file with this content."""
     plain = msgspec.to_builtins(content)
     return json.dumps({"crc32": _checksum(plain), "content": plain}).encode()
+
+
+def _whole_number(text: str) -> int:
+    """Raises ValueError for a number of more than 64 bits, and for the names that Python's JSON has for no number."""
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(text)
+    return number
 
 
 def _checksum(content: Any) -> int:

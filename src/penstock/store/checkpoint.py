@@ -67,6 +67,7 @@ class CheckpointFile:
                 self._map = (
                     self._io.open_map(self._path) if exists else self._io.create_map(self._path, CHECKPOINT_SIZE)
                 )
+            self._map.reserve(0, CHECKPOINT_SIZE, CHECKPOINT_SIZE)
             self._map.view[:] = self.value.pack()
             self._map.sync()
 

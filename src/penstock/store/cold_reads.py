@@ -42,7 +42,7 @@ class ColdRead(Generic[T]):
 
 
 def try_read(read: Callable[..., T], *arguments: Any) -> T | ColdRead[T]:
-    """Calls `read(*arguments, at_once=True)`. Returns a ColdRead if that finds something that is not in memory."""
+    """Calls `read(*arguments, at_once=True)`. Returns a ColdRead if that raises NotResident."""
     try:
         return read(*arguments, at_once=True)
     except NotResident:

@@ -13,11 +13,13 @@ tail, which recovery truncates.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -26,21 +28,25 @@ from penstock.errors import StoreFailed
 from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.hosts import encode_host
-from penstock.format.put_rows import PutRows
+from penstock.format.put_table import PutRows
+from penstock.store.encode_message import Prepared, PutRefused
 from penstock.store.file_io import Files, unlock_memory
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.message import Message, PutResult, PutStatus
 from penstock.store.preallocate import AT_ONCE_SECONDS, Allocator, FileNotReady
-from penstock.store.prepare import Prepared, PutRefused
 from penstock.store.role import Role
 from penstock.store.settings import Settings
 from penstock.store.watermarks import Watermarks
-from penstock.store.worker import noop
+from penstock.store.worker_thread import noop
 
+log = logging.getLogger("penstock.store")
 _BUSY_LIMIT_MS = 10_000_000
 _MAX_CACHED_HOSTS = 10_000
 _MIN_BULK_WRITE = 64 << 10
+FIRST_STEP: Final = 1 << 20
+LAST_STEP: Final = 32 << 20
+"""Disk blocks of a log that grows are allocated in steps from the first to the last size, in bytes."""
 _PREFAULT_STEP = 8 << 20
 """A replica asks for prefaulted pages each time it has appended this many bytes; in a master the appender does."""
 
@@ -80,7 +86,12 @@ class CommitLog:
         self._locked_at = 0.0
         self._stopped = False
         self._pages_needed_at = 0
+        self._grows = settings.log_grows
         self._busy_after = settings.os_page_cache_busy_time_out_mills / 1000
+
+    def limit_sizes(self, max_message_size: int, max_record_size: int) -> None:
+        """Sets the largest body and the largest record that the fast path accepts."""
+        self.appender.max_body_bytes, self.appender.max_record_bytes = max_message_size, max_record_size
 
     def start(self, allocator: Allocator) -> None:
         self._allocator = allocator
@@ -92,10 +103,22 @@ class CommitLog:
     def _attach(self) -> None:
         """Gives the appender the last file, if messages may be appended to it."""
         last = self.queue.last if self.role.accepts_puts else None
+        if last is not None:
+            try:
+                self._reserve(last, 0)
+            except StoreFailed as error:  # each put tries again, on the general path
+                log.error("the store refuses messages until the disk has room: %s", error)
+                last = None
         if last is None:
             self.appender.detach()
         else:
-            self.appender.attach(last.target, last.marks, last.from_offset)
+            self._attach_to(last)
+
+    def _attach_to(self, file: MappedFile) -> None:
+        """Gives the appender the part of a file that has disk blocks. It declines what does not fit into that part."""
+        reserved = file.map.reserved
+        target = file.target if reserved >= file.size else file.target[:reserved]
+        self.appender.attach(target, file.marks, file.from_offset)
 
     def set_open(self, is_open: bool) -> None:
         """Opens or closes the fast path. In a slave the fast path stays closed; the general path refuses messages."""
@@ -299,6 +322,7 @@ class CommitLog:
             if not self.role.takes_replica_bytes:
                 raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, f"this is no slave any more, but {self.role}")
             file = self.queue.writable(offset, self._allocator.allocate)
+            self._reserve(file, len(data))
             bulk = len(data) >= _MIN_BULK_WRITE and file.buffer is None
             if bulk:  # a write is cheaper than the page faults of new pages; the header is stored last
                 file.map.write(file.wrote + BLANK_HEADER_SIZE, data[BLANK_HEADER_SIZE:])
@@ -326,14 +350,15 @@ class CommitLog:
         file.wrote = first + batch.size(start, stop)
         for (topic, queue_id), offset in zip(batch.queues, next_offsets.tolist(), strict=True):
             self.set_next_offset(topic, queue_id, offset)
-        self.appender.attach(file.target, file.marks, file.from_offset)
+        self._attach_to(file)
 
     def _file_for_rows(self, batch: PutRows, start: int) -> tuple[MappedFile, int]:
         """Returns the file for the rows from `start` on, and the number of the first row that does not fit into it."""
         if batch.size(0, len(batch)) <= self.queue.file_size - BLANK_HEADER_SIZE:
             return self._file_for(batch.size(start, len(batch))), len(batch)
         file = self._file_for(batch.size(start, start + 1))
-        return file, batch.fitting(start, file.size - file.wrote - BLANK_HEADER_SIZE)
+        stop = batch.fitting(start, file.size - file.wrote - BLANK_HEADER_SIZE)
+        return self._file_for(batch.size(start, stop)), stop
 
     def wake_follower(self) -> None:
         if self.appender.is_follower_asleep:
@@ -383,7 +408,7 @@ class CommitLog:
     def _advance_queues(self, file: MappedFile, messages: Sequence[Prepared], results: Sequence[PutResult]) -> None:
         """Advances the queue offsets. Gives the appender the file and the encoded hosts."""
         appender = self.appender
-        appender.attach(file.target, file.marks, file.from_offset)
+        self._attach_to(file)
         if len(appender.hosts) > _MAX_CACHED_HOSTS:
             appender.hosts.clear()
         for message, result in zip(messages, results, strict=True):
@@ -400,20 +425,39 @@ class CommitLog:
                 f"{size} bytes in one batch do not fit a log file of {self.queue.file_size} bytes",
             )
         try:
-            file = self._writable(at_once)
+            file = self._writable(size, at_once)
             if size + BLANK_HEADER_SIZE > file.size - file.wrote:
                 self._fill(file)
-                file = self._writable(at_once)
+                file = self._writable(size, at_once)
         except StoreFailed as error:
             if at_once and isinstance(error, FileNotReady):
                 raise PutRefused(PutStatus.OS_PAGECACHE_BUSY, "the next log file is not ready; try again") from None
             raise PutRefused(PutStatus.CREATE_MAPEDFILE_FAILED, str(error)) from None
         return file
 
-    def _writable(self, at_once: bool) -> MappedFile:
+    def _writable(self, size: int, at_once: bool) -> MappedFile:
         assert self._allocator is not None, "the log was not started"
         at_once = at_once and self.queue.last is not None  # the first file of all is worth a wait
-        return self.queue.writable(self.queue.flushed_where, partial(self._allocator.allocate, at_once=at_once))
+        file = self.queue.writable(self.queue.flushed_where, partial(self._allocator.allocate, at_once=at_once))
+        self._reserve(file, size)
+        return file
+
+    def _reserve(self, file: MappedFile, size: int) -> None:
+        """Makes sure that the next `size` bytes of a file, and a filler, have disk blocks. Raises StoreFailed.
+
+        A log that grows gets them in steps, which double up to LAST_STEP; on a disk without room for such a step, in
+        the smallest. Otherwise the unwritten rest of a file that RocketMQ or a copy left sparse gets them at once.
+        """
+        if not self._grows:
+            file.map.reserve(file.wrote, file.size, file.size)
+            return
+        stop = min(file.wrote + size + BLANK_HEADER_SIZE, file.size)
+        if stop > file.map.reserved:
+            try:
+                file.map.reserve(file.wrote, stop, min(max(FIRST_STEP, 1 << stop.bit_length()), LAST_STEP))
+            except StoreFailed:
+                file.map.reserve(file.wrote, stop, FIRST_STEP)
+            self.appender.page_need()
 
     def _fill(self, file: MappedFile) -> None:
         """Ends a file with a filler record. Zeroes old bytes of a reused pool buffer, so they never reach the disk."""

@@ -28,7 +28,7 @@ from penstock.format.config_tables import (
     SubscriptionGroups,
     TopicConfigs,
 )
-from penstock.store.damage import Quarantine
+from penstock.store.damaged_ranges import Quarantine
 from penstock.store.file_io import Files
 
 

@@ -1,7 +1,8 @@
 """A consume queue: for one topic and queue id, where each message lies in the log.
 
 A queue owns the folder `consumequeue/{topic}/{queue id}`. A unit has 20 bytes (physical offset, size, tags code) and
-lies at byte 20 * queue offset of the queue's files. The dispatcher appends, from one thread at a time; any thread
+lies at byte 20 * queue offset of the queue's files. The files are sparse, and get disk blocks in steps, ahead of the
+units: a queue of few messages takes 64 KiB. The dispatcher appends, from one thread at a time; any thread
 reads. Units have no checksum, and all of them can be rebuilt from the log. After a crash `cut_to_valid` hides the first
 invalid unit and all after it, and recovery dispatches their records again.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import logging
 import struct
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -39,7 +41,7 @@ from penstock.format.queue_unit import (
 from penstock.store.file_io import Files
 from penstock.store.layout import path_below
 from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MappedFileQueue, file_name
+from penstock.store.mapped_file_queue import STEP, MappedFileQueue, file_name
 
 log = logging.getLogger("penstock.store")
 _MIN_BULK_WRITE = 2048 * UNIT_SIZE
@@ -204,6 +206,16 @@ class ConsumeQueue:
                 high = middle
         return self._next_real(low, end)
 
+    def last_before(self, physical_offset: int) -> tuple[int, int] | None:
+        """Returns offset and size of the last record before `physical_offset` to which a unit points; else None.
+
+        A neighbouring placeholder hides the record, too.
+        """
+        if self.max_physical_offset < 0:
+            return None
+        offset, size, _ = self.unit(self.first_from(physical_offset) - 1)
+        return (offset, size) if size > 0 and size != NO_RECORD_SIZE and 0 <= offset < physical_offset else None
+
     def _next_real(self, queue_offset: int, stop: int) -> int:
         """Returns the queue offset of the first unit in [queue_offset, stop) that points to a record; else `stop`."""
         while queue_offset < stop:
@@ -274,6 +286,25 @@ class ConsumeQueue:
         except ValueError:
             return False  # deleted meanwhile
 
+    def point_to(
+        self, queue_offsets: kernels.Longs, physical_offsets: kernels.Longs, sizes: kernels.Longs
+    ) -> npt.NDArray[np.bool_]:
+        """Returns for each place whether `points_to` is true there."""
+        found = np.zeros(len(queue_offsets), np.bool_)
+        inside = np.flatnonzero((queue_offsets >= 0) & (queue_offsets < self.max_offset))
+        numbers_in_file = queue_offsets[inside] // self.units_in_file
+        for number in np.unique(numbers_in_file).tolist():
+            file = self.files.find(number * self.files.file_size)
+            if file is None or not file.acquire():
+                continue
+            try:
+                here = inside[numbers_in_file == number]
+                units = view_units(file, 0, file.readable)[queue_offsets[here] - number * self.units_in_file]
+                found[here] = (units["offset"] == physical_offsets[here]) & (units["size"] == sizes[here])
+            finally:
+                file.release()
+        return found
+
     def page(self, queue_offset: int, limit: int, *, at_once: bool = False) -> Units | None:
         """Returns a copy of at most `limit` units of one file, from `queue_offset` on; None if there are none.
 
@@ -319,6 +350,7 @@ class ConsumeQueue:
         while left:
             file = self.files.writable(run.first * UNIT_SIZE)
             position, size = file.wrote, min(len(left), file.size - file.wrote)
+            file.map.reserve(position, position + size, STEP)
             if size < _MIN_BULK_WRITE:
                 file.map.view[position : position + size] = left[:size]
             else:  # a write is far cheaper than the page faults of a new file
@@ -346,8 +378,10 @@ class ConsumeQueue:
         while self.max_offset < queue_offset:
             file = self.files.writable(queue_offset * UNIT_SIZE)
             count = min(queue_offset - self.max_offset, (file.size - file.wrote) // UNIT_SIZE)
-            file.map.view[file.wrote : file.wrote + count * UNIT_SIZE] = unit * count
-            file.wrote += count * UNIT_SIZE
+            position, end = file.wrote, file.wrote + count * UNIT_SIZE
+            file.map.reserve(position, end, STEP)
+            file.map.view[position:end] = unit * count
+            file.wrote = end
         if is_placeholder:
             self.max_physical_offset = offset + size
 
@@ -561,17 +595,26 @@ class Placeholders:
         return PRE_BLANK if placeholder is None else pack_unit(*placeholder, 0)
 
 
+_EXT_PIECE: Final = 64 << 10
+_MAX_EXT_UNIT: Final = 2**15 - 1
+"""Bytes of an extension unit at most: its size is a short."""
+_MAX_EXT_PIECES: Final = 512
+
+
 class QueueExtensions:
     """Looks up tags codes in `consumequeue_ext/{topic}/{queue id}`.
 
-    RocketMQ may store an address in such a file as a unit's tags code. The real tags code is at that address.
+    RocketMQ may store an address in such a file as a unit's tags code. The real tags code is at that address. The
+    pieces of the files that were used last stay in memory: 48 MiB at most.
     """
 
     def __init__(self, files: Files, folder: Path, file_size: int) -> None:
         self._io = files
         self._folder = folder
         self._file_size = file_size
-        self._cache: dict[Path, bytes] = {}
+        self._pieces: OrderedDict[tuple[Path, int], bytes] = OrderedDict()
+        """By path and position: the bytes of a piece, and as many more as a unit that begins in it may have. The one
+        that was used last is the last."""
 
     def resolve(self, topic: str, queue_id: int, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the tags codes with each address replaced by the code at that address. Unreadable addresses stay."""
@@ -586,10 +629,20 @@ class QueueExtensions:
         offset = ext_offset(address)
         start = offset - offset % self._file_size
         path = path_below(self._folder, topic, queue_id, file_name(start))
+        number, at = divmod(offset - start, _EXT_PIECE)
         try:
-            data = self._cache.get(path) or self._io.read_bytes(path)
-            self._cache[path] = data
-            unit = decode_ext_unit(data, offset - start)
+            unit = decode_ext_unit(self._piece(path, number * _EXT_PIECE), at)
         except (FileNotFoundError, CorruptData):
             return None
         return None if unit is None else unit.tags_code
+
+    def _piece(self, path: Path, begin: int) -> bytes:
+        """Returns the bytes of a file from `begin` on that the units of one piece take. Raises FileNotFoundError."""
+        data = self._pieces.get((path, begin))
+        if data is None:
+            size = min(_EXT_PIECE + _MAX_EXT_UNIT, self._file_size - begin)
+            data = self._pieces[path, begin] = self._io.read_part(path, begin, size)
+            if len(self._pieces) > _MAX_EXT_PIECES:
+                self._pieces.popitem(last=False)
+        self._pieces.move_to_end((path, begin))
+        return data

@@ -7,6 +7,7 @@ result is a plain value (`DerivedPiece`), so it may come from another thread or 
 - `DerivePrefetch` derives ahead on a second thread, for a long recovery
 - `scan` derives ranges of the log in workers, for external dispatch; `ScannedPieces` feeds them to a dispatcher
 - `store/rebuild` derives ranges with every check, CRC included (`rebuild/ranges.py`)
+- `store/audit` derives what a walk has checked, and compares it with queues and index (`audit/ranges.py`)
 
 Nothing here writes a file. Records that were dispatched are not checked again: who appends or recovers the log checks
 them.
@@ -26,9 +27,9 @@ import numpy as np
 
 from penstock.format import kernels
 from penstock.format.damage_placeholder import is_placeholder
+from penstock.format.kernel_row_types import Reason
+from penstock.format.msgspec_warm_up import prepared
 from penstock.format.scan import next_valid
-from penstock.format.scan_rows import Reason
-from penstock.format.typed_decoding import prepared
 from penstock.store.readonly.view import FilesView
 from penstock.store.record_reader import max_queue_offset
 
@@ -109,11 +110,11 @@ class DeriveSource(Protocol):
 class Deriver:
     """Derives records on the caller's thread. One thread at a time may use it."""
 
-    def __init__(self, delay_levels: tuple[int, ...], *, with_keys: bool, recovering: bool = False) -> None:
-        """`recovering`: headers may be damaged, so records with an impossible queue offset get no unit."""
+    def __init__(self, delay_levels: tuple[int, ...], *, with_keys: bool, check_offsets: bool = False) -> None:
+        """`check_offsets`: headers may be damaged or forged, so records with an impossible queue offset get no unit."""
         self._delay_levels = delay_levels
         self._with_keys = with_keys
-        self._slack = max_queue_offset(0) if recovering else NO_LIMIT
+        self._slack = max_queue_offset(0) if check_offsets else NO_LIMIT
         self._topics = kernels.TopicTable()
 
     def derive(self, data: memoryview, base: int, start: int, stop: int) -> DerivedPiece:

@@ -17,7 +17,7 @@ from penstock.store.checkpoint import CheckpointFile
 from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.statistics import Statistics
 from penstock.store.store_parts import Engine
-from penstock.store.worker import Worker
+from penstock.store.worker_thread import Worker
 
 log = logging.getLogger("penstock.store")
 

@@ -24,18 +24,18 @@ import numpy.typing as npt
 
 from penstock.errors import StoreFailed
 from penstock.format import kernels
+from penstock.format.kernel_row_types import Reason
 from penstock.format.queue_unit import UNIT
 from penstock.format.scan import next_valid, row_at
-from penstock.format.scan_rows import Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Placeholders, QueueRun, split_runs
 from penstock.store.consume_queues import DerivedFiles
-from penstock.store.damage import DamagedRange
+from penstock.store.damaged_ranges import DamagedRange
 from penstock.store.derive import DerivedPiece, DerivePrefetch, Deriver, DeriveSource, key_columns
 from penstock.store.mapped_file import MappedFile
 from penstock.store.record_reader import UnitClaims
 from penstock.store.running_flags import RunningFlags, StoreFault
-from penstock.store.worker import Died, Listeners, reporting_death
+from penstock.store.worker_thread import Died, Listeners, reporting_death
 
 log = logging.getLogger("penstock.store")
 _RETRY_SECONDS = 0.1
@@ -58,7 +58,7 @@ class Dispatcher:
         self._index = derived.index
         self._delay_levels = delay_levels
         self._flags = flags
-        self.deriver = Deriver(delay_levels, with_keys=derived.index is not None, recovering=True)
+        self.deriver = Deriver(delay_levels, with_keys=derived.index is not None, check_offsets=True)
         self._index_items = bytearray()
         self._source: DeriveSource = self.deriver
         self._step_lock = threading.Lock()
@@ -133,10 +133,17 @@ class Dispatcher:
         offset 0.
         """
         self._remove_restarted = remove
+        if not self._starting:
+            self._renew_deriver()
 
     def set_damage(self, damage: Sequence[DamagedRange]) -> None:
         """Sets the known damaged ranges, in log order. Dispatch skips them."""
         self._damage = tuple(damage)
+
+    def end_of_damage(self, offset: int) -> int:
+        """Returns where the known damaged range at this physical offset ends; `offset` if there is none."""
+        damage = self._next_damage(offset)
+        return damage.end if damage is not None and damage.physical_offset <= offset else offset
 
     def move_to(self, position: int) -> None:
         """Sets the position. No step may be running."""
@@ -160,7 +167,12 @@ class Dispatcher:
     def end_recovery(self) -> None:
         """Marks the end of recovery: every record dispatched later is new."""
         self._starting = False
-        self._source = self.deriver = Deriver(self._delay_levels, with_keys=self._index is not None)
+        self._renew_deriver()
+
+    def _renew_deriver(self) -> None:
+        is_slave = self._remove_restarted is not None  # its records come from the network
+        with_keys = self._index is not None
+        self._source = self.deriver = Deriver(self._delay_levels, with_keys=with_keys, check_offsets=is_slave)
 
     def start(self) -> None:
         self.end_recovery()
@@ -271,7 +283,7 @@ class Dispatcher:
         stop = min(self._log.confirmed_offset - base, file.readable)
         start = self.position - base
         if self._damage:
-            damage = self._next_damage()
+            damage = self._next_damage(self.position)
             if damage is not None and damage.physical_offset <= self.position:
                 self.skipped_bytes += damage.end - self.position
                 self.position = damage.end
@@ -306,10 +318,11 @@ class Dispatcher:
         finally:
             self._source = self.deriver
 
-    def _next_damage(self) -> DamagedRange | None:
-        """Returns the first known damaged range that ends after the position; None if there is none."""
-        at = bisect_right(self._damage, self.position, key=lambda each: each.end)
-        return self._damage[at] if at < len(self._damage) else None
+    def _next_damage(self, offset: int) -> DamagedRange | None:
+        """Returns the first known damaged range that ends after this physical offset; None if there is none."""
+        damage = self._damage
+        at = bisect_right(damage, offset, key=lambda each: each.end)
+        return damage[at] if at < len(damage) else None
 
     def _build(self, piece: DerivedPiece) -> None:
         claims: UnitClaims | None = None

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.store.atomic_files import read_checksummed, write_checksummed
+from penstock.store.atomic_files import Natural, NaturalOrNone, read_checksummed, write_checksummed
 from penstock.store.file_io import Files
+from penstock.store.record_reader import max_queue_offset
 from penstock.store.settings import Settings
 from penstock.store.store_parts import Engine
 
@@ -28,11 +29,16 @@ class QueueNote(msgspec.Struct, frozen=True, array_like=True):
     """The entry of one queue in a snapshot."""
 
     topic: str
-    queue_id: int
-    count: int
+    queue_id: Natural
+    count: Natural
     """Queue offset that the next message will get."""
-    end: int
+    end: NaturalOrNone
     """Physical offset at which the last unit's record ends; -1 if the queue is empty."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether so many records can lie before `end`. A start reserves queue offsets up to `count`."""
+        return self.count <= max_queue_offset(max(self.end, 0))
 
 
 class FileSizes(msgspec.Struct, frozen=True):
@@ -56,18 +62,22 @@ class FileSizes(msgspec.Struct, frozen=True):
 class DispatchState(msgspec.Struct, frozen=True):
     """A snapshot: how much of queues, index and log is known to be on disk."""
 
-    position: int
+    position: Natural
     """Physical offset up to which everything was dispatched."""
-    flushed: int
+    flushed: Natural
     """Physical offset up to which the log was on disk."""
     queues: list[QueueNote]
-    index_end: int | None
+    index_end: NaturalOrNone | None
     """Physical offset of the last indexed record, -1 if the index is empty; None without an index."""
     sizes: FileSizes
 
 
 def read_state(files: Files, path: Path) -> DispatchState | None:
-    return read_checksummed(files, path, DispatchState)
+    """Returns the snapshot without the queues that cannot be as it says; None if it is missing or garbage."""
+    state = read_checksummed(files, path, DispatchState)
+    if state is None or all(queue.is_possible for queue in state.queues):
+        return state
+    return msgspec.structs.replace(state, queues=[queue for queue in state.queues if queue.is_possible])
 
 
 class DispatchNotes:

@@ -1,12 +1,15 @@
 """The I/O seam: every open, allocate, map, sync, rename and unlink of the store goes through `Files`.
 
-`Files` works on the real disk and has no state; any thread may use it. `OverlayFiles` (`copy_on_write_files.py`) shows
+`Files` works on the real disk and has no state; any thread may use it. `OverlayFiles` (`overlay_files.py`) shows
 the same folders and keeps every change in memory. Tests inject faults with subclasses, which fail the N-th call or
 forget unsynced writes. Each method that creates or replaces a file says what a crash leaves.
 
 `FileMap` is a whole file mapped into memory. The caller who got it from `Files` must close it, and must release all
 slices of its `view` before. Any thread may read and store. Stored bytes survive the end of the process. They survive a
 power cut once `sync` has returned.
+
+All of this is promised on Linux. Elsewhere (macOS) calls that the system lacks are replaced by weaker ones: blocks are
+not allocated in advance, so a full disk can end the process in the middle of a store; a power cut can undo a sync.
 """
 
 from __future__ import annotations
@@ -20,13 +23,14 @@ import os
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from penstock.errors import BadStore, StoreInUse, disk_refused
+from penstock.errors import BadStore, StoreFailed, StoreInUse, disk_refused
 from penstock.format import kernels
 from penstock.format.scan import nonzero_end
 from penstock.store.lock import StoreLock, held_by_this_process, lock_owner
@@ -34,7 +38,8 @@ from penstock.store.lock import StoreLock, held_by_this_process, lock_owner
 # -- memory calls that Python's mmap lacks, or makes with the GIL held ----------------------------------------
 
 _libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
-_MS_SYNC = 4
+_MS_SYNC = 4  # Linux's; elsewhere another number, and 4 may mean to drop pages
+_IS_LINUX = sys.platform == "linux"
 
 
 def lock_memory(memory: mmap.mmap) -> bool:
@@ -49,7 +54,9 @@ def unlock_memory(memory: mmap.mmap) -> bool:
 def sync_memory(memory: mmap.mmap, start: int, stop: int) -> None:
     """Syncs a range of the map to disk, without the GIL. Raises OSError."""
     start -= start % mmap.PAGESIZE
-    if _on_range(_libc.msync, memory, start, stop - start, _MS_SYNC):
+    if not _IS_LINUX:
+        memory.flush(start, stop - start)
+    elif _on_range(_libc.msync, memory, start, stop - start, _MS_SYNC):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
 
@@ -61,6 +68,14 @@ def _on_range(function: Callable[..., int], memory: mmap.mmap, start: int, size:
         return function(address, ctypes.c_size_t(size), *map(ctypes.c_int, more))
     finally:
         del held
+
+
+def allocate_blocks(descriptor: int, start: int, stop: int) -> None:
+    """Allocates the disk blocks of a range. Raises OSError. Where the system cannot: only sets the size."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, start, stop - start)
+    elif os.fstat(descriptor).st_size < stop:
+        os.ftruncate(descriptor, stop)
 
 
 def written_ranges(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -82,7 +97,7 @@ _LOADED_AT_ONCE: Final = 256 << 10
 
 
 class NotResident(Exception):
-    """Bytes are not in memory, and the caller must not wait for the disk."""
+    """Bytes are not in memory, or messages not dispatched, and the caller must not wait."""
 
 
 class FileMap:
@@ -96,6 +111,8 @@ class FileMap:
         self._descriptor = descriptor
         self.residency = kernels.Residency(self.view) if descriptor >= 0 else None
         """Tells which bytes are in memory. None: no byte is on a disk."""
+        self.reserved = 0
+        """Position up to which the disk blocks that the writer needs are known to be allocated; see `reserve`."""
 
     def __len__(self) -> int:
         return len(self.memory)
@@ -105,10 +122,13 @@ class FileMap:
 
         The sync of a range leaves the pages after the range alone, which the writer uses next.
         """
-        if stop is None:
+        if stop is not None:
+            sync_memory(self.memory, start, stop)
+        elif hasattr(os, "fdatasync"):
             os.fdatasync(self._descriptor)
         else:
-            sync_memory(self.memory, start, stop)
+            self.memory.flush()
+            os.fsync(self._descriptor)
 
     def written_ranges(self, start: int) -> Iterator[tuple[int, int]]:
         """Yields the ranges from `start` on that may hold data. Omits allocated but unwritten ranges if possible.
@@ -124,7 +144,29 @@ class FileMap:
 
     def allocate(self, start: int, stop: int) -> None:
         """Allocates the disk blocks of a range. Needed before stores into a sparse file. Raises OSError."""
-        os.posix_fallocate(self._descriptor, start, stop - start)
+        allocate_blocks(self._descriptor, start, stop)
+
+    def reserve(self, start: int, stop: int, step: int) -> None:
+        """Makes sure that [start, stop) has disk blocks, so that stores into it cannot fail. Raises StoreFailed.
+
+        On a full disk, a store into a mapped page without a block kills the process with SIGBUS. The file may be
+        sparse because it grows in steps, RocketMQ created it, or a copy left its zeros out. Allocates up to a multiple
+        of `step`. Only the file's writer may call it, with ranges that follow each other.
+        """
+        if stop <= self.reserved:
+            return
+        start, stop = max(start, self.reserved), min(-(-stop // step) * step, len(self))
+        if start < stop:  # else the file is full
+            self.reserve_apart(start, stop)
+        self.reserved = stop
+
+    def reserve_apart(self, start: int, stop: int) -> None:
+        """Like `reserve`, for a range that does not follow the others. The caller remembers which it has reserved."""
+        stop = min(stop, len(self))
+        try:
+            self.allocate(start, stop)
+        except OSError as error:
+            raise disk_refused("cannot allocate", self.path, stop - start, error) from error
 
     def write(self, position: int, data: bytearray | memoryview) -> None:
         """Writes bulk data at `position` with `pwrite`, which avoids a page fault per page. Raises StoreFailed."""
@@ -148,12 +190,24 @@ class FileMap:
         self.load(start, stop)
 
     def load(self, start: int, stop: int) -> None:
-        """Reads a range from the disk into memory, without the GIL. Raises StoreFailed if the disk cannot read it."""
+        """Reads a range from the disk into memory, without the GIL.
+
+        Raises StoreFailed if the disk cannot read it, or if the file has become shorter than its map: reading the map
+        there would kill the process with SIGBUS.
+        """
         scratch = memoryview(bytearray(min(stop - start, _LOADED_AT_ONCE)))
         try:
             while start < stop:
                 count = self.read_into(scratch[: stop - start], start)
-                start = start + count if count else stop
+                if not count:
+                    raise StoreFailed(
+                        "the file was cut while the store was open; stop what changes it, restore it from a copy, and "
+                        "start again",
+                        path=self.path,
+                        expected=f"{len(self)} bytes",
+                        found=f"{os.fstat(self._descriptor).st_size} bytes",
+                    )
+                start += count
         except OSError as error:
             raise disk_refused(f"cannot read {stop - start} bytes at {start}", self.path, 0, error) from error
 
@@ -163,7 +217,8 @@ class FileMap:
 
     def will_need(self, start: int = 0, size: int = 0) -> None:
         """Asks the system to read `size` bytes ahead; 0 means up to the end of the file. Returns at once."""
-        os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_WILLNEED)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Unmaps the file. Memory that still has views is freed with the last view."""
@@ -183,10 +238,10 @@ def zero_from(file: FileMap, position: int) -> int:
     for begin, end in file.written_ranges(position):
         for start in range(begin, end, _PIECE):
             piece = np.frombuffer(file.view, np.uint8, min(_PIECE, end - start), start)
-            count = int(np.count_nonzero(piece))
-            if count:
-                piece[:] = 0
-                zeroed += count
+            used = np.flatnonzero(piece)
+            if len(used):  # a byte that is not zero has a disk block; the others may lie in holes
+                piece[used] = 0
+                zeroed += len(used)
             del piece
     return zeroed
 
@@ -235,6 +290,14 @@ class Files:
             return None
         return facts.st_dev, facts.st_ino
 
+    def folder_state(self, folder: Path) -> tuple[int, int] | None:
+        """Returns a value that changes when a name in the folder on disk is added or removed; None if it is missing."""
+        try:
+            facts = folder.stat()
+        except FileNotFoundError:
+            return None
+        return facts.st_mtime_ns, facts.st_nlink
+
     def modified_ms(self, path: Path) -> int:
         return path.stat().st_mtime_ns // 1_000_000
 
@@ -266,23 +329,31 @@ class Files:
     def read_bytes(self, path: Path) -> bytes:
         return path.read_bytes()
 
+    def read_part(self, path: Path, start: int, size: int) -> bytes:
+        """Reads `size` bytes of a file from `start` on; fewer if the file ends before."""
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read(size)
+
     # -- mapping ---------------------------------------------------------------------------------------------
 
-    def create_map(self, path: Path, size: int) -> FileMap:
+    def create_map(self, path: Path, size: int, *, allocated: int | None = None) -> FileMap:
         """Creates and maps a file of `size` zero bytes. Syncs its name. Raises StoreFailed.
 
-        The disk blocks are allocated before mapping: on a full disk, a store into a mapped page without a block would
-        kill the process with SIGBUS. The name appears once the file has its full size, so a crash leaves no file of a
-        wrong size (except on file systems without O_TMPFILE).
+        The disk blocks of the first `allocated` bytes, by default of all, are allocated before mapping; the writer gets
+        the others with `FileMap.reserve`. The name appears once the file has its full size, so a crash leaves no file
+        of a wrong size (except on file systems without O_TMPFILE).
         """
+        allocated = size if allocated is None else min(allocated, size)
         try:
             self.make_folder(path.parent)
-            descriptor = self._create_whole(path, size)
+            descriptor = self._create_whole(path, size, allocated)
         except OSError as error:
-            raise disk_refused("cannot allocate a file", path, size, error) from error
+            raise disk_refused("cannot allocate a file", path, allocated, error) from error
         created: FileMap | None = None
         try:
             created = self._map(path, descriptor, size)
+            created.reserved = allocated
             self.sync_folder(path.parent)
         except OSError as error:
             if created is not None:
@@ -292,26 +363,26 @@ class Files:
             raise disk_refused("cannot create a file", path, size, error) from error
         return created
 
-    def _create_whole(self, path: Path, size: int) -> int:
+    def _create_whole(self, path: Path, size: int, allocated: int) -> int:
         try:
-            descriptor = self._open(path.parent, os.O_TMPFILE | os.O_RDWR)
+            descriptor = self._open_unnamed(path.parent)
         except OSError as error:
             if error.errno not in _NO_UNNAMED_FILES:
                 raise
-            return self._create_in_place(path, size)
+            return self._create_in_place(path, size, allocated)
         try:
-            self._allocate(descriptor, size)
+            self._allocate(descriptor, size, allocated)
             self._name(descriptor, path)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
 
-    def _create_in_place(self, path: Path, size: int) -> int:
+    def _create_in_place(self, path: Path, size: int, allocated: int) -> int:
         """Creates a file without O_TMPFILE. A crash may leave a file that is short and all zero; loading removes it."""
         descriptor = self._open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
         try:
-            self._allocate(descriptor, size)
+            self._allocate(descriptor, size, allocated)
         except BaseException:
             os.close(descriptor)
             with contextlib.suppress(OSError):
@@ -322,8 +393,15 @@ class Files:
     def _open(self, path: Path, flags: int) -> int:
         return os.open(path, flags, 0o600)
 
-    def _allocate(self, descriptor: int, size: int) -> None:
-        os.posix_fallocate(descriptor, 0, size)
+    def _open_unnamed(self, folder: Path) -> int:
+        if not hasattr(os, "O_TMPFILE"):
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return self._open(folder, os.O_TMPFILE | os.O_RDWR)
+
+    def _allocate(self, descriptor: int, size: int, allocated: int) -> None:
+        allocate_blocks(descriptor, 0, allocated)
+        if allocated < size:
+            os.ftruncate(descriptor, size)
 
     def _name(self, descriptor: int, path: Path) -> None:
         """Links an unnamed file to a path."""
@@ -333,13 +411,13 @@ class Files:
     def create_sparse(self, path: Path, size: int, *, synced: bool = True) -> None:
         """Creates a sparse file of `size` zero bytes. Syncs the file and its name if `synced`. Raises StoreFailed.
 
-        A sparse file may replace a lost file; then nothing may be stored into it. Or the caller builds the content, and
-        must allocate and sync the file when it is complete.
+        A sparse file may replace a lost file; then nothing may be stored into it. Or the caller builds the content with
+        `FileMap.write`, and must sync the file when it is complete.
         """
         try:
             unnamed = True
             try:
-                descriptor = self._open(path.parent, os.O_TMPFILE | os.O_RDWR)
+                descriptor = self._open_unnamed(path.parent)
             except OSError as error:
                 if error.errno not in _NO_UNNAMED_FILES:
                     raise

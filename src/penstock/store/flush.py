@@ -20,7 +20,7 @@ from collections.abc import Callable
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.settings import Settings
 from penstock.store.watermarks import Watermarks
-from penstock.store.worker import Worker
+from penstock.store.worker_thread import Worker
 
 log = logging.getLogger("penstock.store")
 

@@ -29,7 +29,8 @@ from penstock.store.settings import Settings
 
 _TARGET = struct.Struct(">qi")
 """Physical offset and size of a record, the first fields of a unit."""
-_MIN_BYTES_EXAMINED = 16_000
+_MIN_EXAMINED = 800
+"""How many units a get looks at, at least, for messages with the wanted tags."""
 _STATUSES = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
 """Statuses, indexed by the outcome number that the kernel returns."""
 
@@ -70,18 +71,19 @@ class PageGetter:
             legal = queue_id >= 0 and is_legal_topic(topic)
             status = GetStatus.NO_MESSAGE_IN_QUEUE if legal else GetStatus.NO_MATCHED_LOGIC_QUEUE
             return Page(status, 0, 0, 0)
-        lowest, highest = queue.min_offset, queue.max_offset
+        lowest, highest = queue.min_offset, queue.files.max_offset // UNIT_SIZE
         if not lowest <= offset < highest:
             return Page(*self._outside(offset, lowest, highest), lowest, highest)
         if max_messages <= 0:
             return Page(GetStatus.NO_MATCHED_MESSAGE, offset, lowest, highest)
         position = offset * UNIT_SIZE
         units = queue.files.find(position)
-        if units is None or units.readable <= position - units.from_offset or not units.acquire():
+        readable = 0 if units is None else units.readable
+        if units is None or readable <= position - units.from_offset or not units.acquire():
             per_file = queue.files.file_size // UNIT_SIZE
             return Page(GetStatus.OFFSET_FOUND_NULL, offset + per_file - offset % per_file, lowest, highest)
         try:
-            return self._read(queue, units, offset, max_messages, tags, lowest, highest, log_end, at_once)
+            return self._read(queue, units, readable, offset, max_messages, tags, lowest, highest, log_end, at_once)
         finally:
             units.release()
 
@@ -99,6 +101,7 @@ class PageGetter:
         self,
         queue: ConsumeQueue,
         units: MappedFile,
+        readable: int,
         offset: int,
         max_messages: int,
         tags: TagFilter,
@@ -110,26 +113,30 @@ class PageGetter:
         """Reads the page whose first unit lies in the acquired file `units`. Calls the kernel once per log file."""
         view = units.map.view
         at = offset * UNIT_SIZE - units.from_offset
-        stop = min(units.readable, at + max(_MIN_BYTES_EXAMINED, max_messages * UNIT_SIZE))
+        stop = at + (max_messages * UNIT_SIZE if max_messages > _MIN_EXAMINED else _MIN_EXAMINED * UNIT_SIZE)
+        if stop > readable:
+            stop = readable
         residency = units.map.residency
         if residency is not None and not residency.check(at, stop):
             units.map.ensure_resident(at, stop, at_once=at_once)
         log = self._log.queue
         log_start, file_size = log.min_offset, log.file_size
-        outcome, next_offset, count, total, physical, loaded = 1, offset, 0, 0, 0, 0
+        outcome, count, total, physical, loaded = 1, 0, 0, 0, 0
         records = b""
         damaged: tuple[int, ...] = ()
-        needed = max(0, _TARGET.unpack_from(view, at)[0])  # a damaged unit may point before the log: it is skipped
+        needed: int = _TARGET.unpack_from(view, at)[0]
+        if needed < 0:  # a damaged unit points before the log: it is skipped
+            needed = 0
         while needed >= 0:
             file = log.find(needed)
             if file is not None and not file.acquire():
                 file = None
             try:
-                data, some, size, examined, status, bad, last, needed, cold = self._pages.read(
+                data, at, offset, count, total, status, bad, last, needed, cold = self._pages.read(
                     view,
                     at,
                     stop,
-                    next_offset,
+                    offset,
                     queue.topic_bytes,
                     queue.queue_id,
                     b"" if file is None else file.map.view,
@@ -159,19 +166,15 @@ class PageGetter:
             finally:
                 if file is not None:
                     file.release()
-            at += examined * UNIT_SIZE
-            next_offset += examined
-            count += some
-            total += size
             records = records + data if records else data
             if status >= 0:
                 outcome = status
-            if examined:
+            if last >= 0:
                 physical = last
             if bad is not None:
                 damaged += tuple(bad)
         far = log_end - physical > self._in_memory
-        return Page(_STATUSES[outcome], next_offset, lowest, highest, records, count, damaged, far)
+        return Page(_STATUSES[outcome], offset, lowest, highest, records, count, damaged, far)
 
 
 def _load(file: MappedFile, units: memoryview, at: int, cold: kernels.Cold) -> int:

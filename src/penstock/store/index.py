@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -23,11 +24,27 @@ import numpy.typing as npt
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.format import kernels
-from penstock.format.index_layout import HEADER_SIZE, ITEM_SIZE, IndexGeometry, IndexHeader, IndexItem, unpack_item
+from penstock.format.index_layout import (
+    COUNT,
+    COUNT_AT,
+    HEADER_SIZE,
+    ITEM_SIZE,
+    SLOT_SIZE,
+    IndexGeometry,
+    IndexHeader,
+    IndexItem,
+    unpack_item,
+)
 from penstock.store.file_io import FileMap, Files, zero_from
+from penstock.store.mapped_file import PAGE
 
 _ITEMS_AT_ONCE = 1 << 16
 _MIN_BULK_WRITE = 2048
+STEP: Final = 1 << 20
+"""Disk blocks of items are allocated in steps of this many bytes; those of header and slots with the file, unless they
+take more than a step: see `_FEW_ITEMS`."""
+_FEW_ITEMS: Final = 1000
+"""Up to this many items, a file with many slots has blocks only for the pages that its items use; then for all."""
 _ITEM = np.dtype([("key_hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 
 
@@ -38,6 +55,8 @@ class IndexFile:
         self.map = file_map
         self.path = file_map.path
         self.geometry = geometry
+        self._pages: set[int] = set()
+        """Numbers of the pages that have disk blocks, of a file with few items."""
         self._readers = kernels.ReaderCount()
         self.acquire = self._readers.acquire
         """Registers a reader, who must call `release()`. Returns False if the file is shut down: do not read it."""
@@ -54,7 +73,7 @@ class IndexFile:
     @property
     def count(self) -> int:
         """The number that the next item will get; items are numbered from 1."""
-        return max(self.header.index_count, 1)
+        return max(int(COUNT.unpack_from(self.map.view, COUNT_AT)[0]), 1)
 
     @property
     def full(self) -> bool:
@@ -80,17 +99,37 @@ class IndexFile:
         They are written after their slots and counts, so a kill in between leaves zeroed items, which the next start
         drops. Only recovery may pass `buffer`, while there are no lookups.
         """
-        geometry = self.geometry
+        geometry, count = self.geometry, self.count
+        self._reserve_for(hashes, count, count + len(hashes))
         if buffer is None or len(hashes) < _MIN_BULK_WRITE:
             return kernels.index_put(self.map.view, geometry.slots, geometry.items, hashes, offsets, times)
         if self.empty:  # faulting in all slots at once is cheaper than one by one
             kernels.prefault(self.map.view, 0, geometry.item_position(0))
         buffer.extend(bytes(max(len(hashes) * ITEM_SIZE - len(buffer), 0)))
-        position = geometry.item_position(self.count)
+        position = geometry.item_position(count)
         done = kernels.index_put(self.map.view, geometry.slots, geometry.items, hashes, offsets, times, buffer)
         with memoryview(buffer) as items:
             self.map.write(position, items[: done * ITEM_SIZE])
         return done
+
+    def _reserve(self, end: int) -> None:
+        """Makes sure that header, slots and the items before number `end` have disk blocks. Raises StoreFailed."""
+        self.map.reserve(0, self.geometry.item_position(min(end, self.geometry.items)), STEP)
+
+    def _reserve_for(self, hashes: npt.NDArray[np.int32], start: int, end: int) -> None:
+        """Makes sure that header, the items [start, end) and their slots have disk blocks. Raises StoreFailed.
+
+        `hashes` are those of the items. Only in a file with few items does this not reserve everything before `end`.
+        """
+        geometry = self.geometry
+        if geometry.item_position(0) <= max(STEP, self.map.reserved) or end > _FEW_ITEMS:
+            self._reserve(end)
+            return
+        slots = geometry.slot_position(0) + SLOT_SIZE * (hashes.astype(np.int64) % geometry.slots)
+        items = range(geometry.item_position(start) // PAGE, -(-geometry.item_position(end) // PAGE))
+        for page in sorted({0, *(slots // PAGE).tolist(), *items} - self._pages):
+            self.map.reserve_apart(page * PAGE, (page + 1) * PAGE)
+            self._pages.add(page)
 
     def item(self, number: int) -> IndexItem:
         return unpack_item(self.map.view, self.geometry.item_position(number))
@@ -106,6 +145,7 @@ class IndexFile:
         previous = item.previous
         slot = geometry.slot_position(geometry.slot_of(max(item.key_hash, 0)))
         if int.from_bytes(self.map.view[slot : slot + 4], "big", signed=True) == number:
+            self.map.reserve_apart(slot, slot + SLOT_SIZE)
             self.map.view[slot : slot + 4] = (previous if 0 < previous < number else 0).to_bytes(4, "big")
 
     def rewind(self, offset: int, timestamp_of: Callable[[int], int], before: IndexHeader) -> None:
@@ -119,6 +159,7 @@ class IndexFile:
             keep -= 1
         if keep == count:
             return
+        self._reserve_for(self._items(keep, count)["key_hash"].astype(np.int32), keep, count)
         geometry = self.geometry
         kernels.index_rewind(self.map.view, geometry.slots, geometry.items, count, keep)
         if keep == 1:
@@ -145,6 +186,7 @@ class IndexFile:
     def keep_first(self, end: int, timestamp_of: Callable[[int], int], before: IndexHeader) -> None:
         """Keeps the items before number `end`. Rebuilds slots, chains and header from them; see `rewind`."""
         geometry = self.geometry
+        self._reserve(self.count)
         newest = np.zeros(geometry.slots, ">i4")
         for start in range(1, end, _ITEMS_AT_ONCE):
             _chain(self._items(start, min(start + _ITEMS_AT_ONCE, end)), start, newest)
@@ -226,7 +268,7 @@ class Index:
         self.files: tuple[IndexFile, ...] = ()
         self._unsynced: list[IndexFile] = []
         self._partial: tuple[int, int] | None = None
-        """If an append could not create a file: the record's offset, and the number of its indexed keys."""
+        """If an append found no room on the disk: the record's offset, and the number of its indexed keys."""
         self._gate = threading.Lock()
 
     # -- loading ---------------------------------------------------------------------------------------------
@@ -321,8 +363,8 @@ class Index:
     ) -> None:
         """Adds keys, given in log order: their hashes, and the offsets and store times of their records.
 
-        Raises StoreFailed if no new file can be created; a second call with the same keys resumes. With `buffer` (see
-        `IndexFile.put`) there must be no lookups meanwhile.
+        Raises StoreFailed if the disk has no room for new items or a new file; a second call with the same keys
+        resumes. With `buffer` (see `IndexFile.put`) there must be no lookups meanwhile.
         """
         if not len(hashes):
             return
@@ -333,11 +375,12 @@ class Index:
         while start < len(hashes):
             try:
                 file = self._writable()
+                added = file.put(hashes[start:], offsets[start:], times[start:], buffer=buffer)
             except StoreFailed:
                 offset = int(offsets[start])
                 self._partial = (offset, start - int(np.searchsorted(offsets, offset, side="left")))
                 raise
-            start += file.put(hashes[start:], offsets[start:], times[start:], buffer=buffer)
+            start += added
         self._partial = None
 
     def _writable(self) -> IndexFile:
@@ -345,7 +388,9 @@ class Index:
         if last is not None and not last.full:
             return last
         path = self._new_path(last)
-        created = IndexFile(self._io.create_map(path, self.geometry.file_size), self.geometry)
+        slots_end = self.geometry.item_position(0)
+        allocated = slots_end + STEP if slots_end <= STEP else PAGE
+        created = IndexFile(self._io.create_map(path, self.geometry.file_size, allocated=allocated), self.geometry)
         if last is not None:
             created.set_header(header_after(last.header))
             with self._gate:

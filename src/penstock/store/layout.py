@@ -73,6 +73,10 @@ class Layout(msgspec.Struct, frozen=True):
         return self.root / "penstock" / "dispatched.json"
 
     @property
+    def delivered(self) -> Path:
+        return self.root / "penstock" / "delivered.json"
+
+    @property
     def dispatch_terms(self) -> Path:
         return self.root / "penstock" / "dispatch.json"
 

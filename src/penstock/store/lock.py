@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +17,8 @@ from penstock.errors import StoreInUse, disk_refused
 
 _FLOCK = "hhqqi"
 """Linux's struct flock: type, whence, start, length, process."""
+_FLOCK_OF_MACOS = "qqihh"
+"""The same of macOS: start, length, process, type, whence."""
 
 _locked_here: dict[tuple[int, int], int] = {}
 """By (device, inode) of each lock file that this process has locked, its descriptor. See `StoreLock`."""
@@ -89,8 +92,12 @@ def lock_owner(path: Path) -> int:
         return os.getpid()
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        kind, _, _, _, owner = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        if sys.platform == "darwin":
+            asked = struct.pack(_FLOCK_OF_MACOS, 0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+            _, _, owner, kind, _ = struct.unpack(_FLOCK_OF_MACOS, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        else:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            kind, _, _, _, owner = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
     finally:
         os.close(descriptor)
     return 0 if kind == fcntl.F_UNLCK else int(owner) or -1

@@ -19,10 +19,11 @@ import msgspec
 
 from penstock.format import kernels
 from penstock.format.checkpoint import Checkpoint
+from penstock.format.kernel_row_types import Reason
 from penstock.format.record_layout import size_and_magic
 from penstock.format.scan import next_valid
-from penstock.format.scan_rows import Reason
-from penstock.store.damage import MISSING, DamagedRange
+from penstock.store.atomic_files import Natural
+from penstock.store.damaged_ranges import MISSING, DamagedRange
 from penstock.store.dispatch_state import DispatchState
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
@@ -53,11 +54,11 @@ NO_DOUBT = Doubt(2**63 - 1, 0)
 class Walked(msgspec.Struct, frozen=True):
     """The result of a walk over several files, up to the end of the last one. Positions are physical offsets."""
 
-    reached: int
+    reached: Natural
     """Physical offset at which the walk stopped."""
-    end: int
+    end: Natural
     """Physical offset at which the last valid record or filler ends."""
-    newest_timestamp: int
+    newest_timestamp: Natural
     """Store time in ms of the last valid record; 0 if there is none."""
     damage: tuple[DamagedRange, ...] = ()
     unsure: tuple[DamagedRange, ...] = ()

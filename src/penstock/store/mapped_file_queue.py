@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -26,6 +27,9 @@ from penstock.store.file_io import FileMap, Files
 from penstock.store.mapped_file import MappedFile
 
 _NAME = re.compile(r"[0-9]{20}")
+STEP: Final = 64 << 10
+"""Disk blocks of a consume queue's file are allocated in steps of this many bytes; see `FileMap.reserve`. A new file of
+a log that grows has as many."""
 MAX_MISSING_IN_A_ROW = 8
 """A start fails if more files in a row are missing: an operator should decide."""
 Allocate = Callable[[Path, int], MappedFile]
@@ -144,12 +148,12 @@ class MappedFileQueue:
     def max_offset(self) -> int:
         """Offset at which the readable bytes end; 0 if the queue is empty."""
         files = self.files
-        if self._buffered and (uncommitted := self.find(self.committed_where)) is not None:
-            return uncommitted.end_offset
         if not files:
             return 0
         last = files[-1]
-        return last.from_offset + last.readable
+        if self._buffered:
+            return (self.find(self.committed_where) or last).end_offset
+        return last.from_offset + last.marks[0]
 
     @property
     def wrote_offset(self) -> int:
@@ -174,15 +178,18 @@ class MappedFileQueue:
     def writable(self, start: int, allocate: Allocate | None = None) -> MappedFile:
         """Returns the file to append to. Creates a file if the last is full or the queue is empty. Raises StoreFailed.
 
-        The first file of an empty queue is the one that contains offset `start`. `allocate` creates the file; default:
-        `Files.create_map`.
+        The first file of an empty queue is the one that contains offset `start`. `allocate` creates the file; by
+        default it is sparse, and the caller must `FileMap.reserve` what it stores.
         """
         last = self.last
         if last is not None and not last.full:
             return last
         offset = start - start % self.file_size if last is None else last.from_offset + self.file_size
         path = self.folder / file_name(offset)
-        created = allocate(path, offset) if allocate else MappedFile(self._io.create_map(path, self.file_size), offset)
+        if allocate is not None:
+            created = allocate(path, offset)
+        else:
+            created = MappedFile(self._io.create_map(path, self.file_size, allocated=STEP), offset)
         created.created_first = last is None
         self._buffered = self._buffered or created.buffer is not None
         with self._gate:

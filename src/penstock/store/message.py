@@ -106,6 +106,11 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         return self.physical_offset >= 0
 
     @property
+    def refused_for_good(self) -> bool:
+        """Whether the message itself is the reason, so that the same put would be refused again."""
+        return self.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+
+    @property
     def end_offset(self) -> int:
         return self.physical_offset + self.size
 

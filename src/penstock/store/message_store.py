@@ -9,9 +9,6 @@ Read-your-writes: reads first dispatch the confirmed messages that the dispatch 
 Event loops and other callers that must not block use `append`, `try_get`, `try_look_up` and `try_catch_up`, which do
 not wait for the disk. What they cannot do at once, `read_cold` does in a thread. `watermarks.wait` calls them back once
 an appended message is on disk and on a slave, as far as flushDiskType and brokerRole require.
-
-The methods delegate to other modules. Write path: `append.py`, `commit_log.py`, `flush.py`, `watermarks.py`. Dispatch:
-`dispatch.py`. Read path: `get.py`, `query.py`, `arrow.py`. Recovery: `recovery/`. Deletion: `retention/`.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from penstock.clock import now_ms
 from penstock.errors import BadSettings, BadStore, StoreFailed, disk_refused
@@ -32,16 +29,17 @@ from penstock.format.kernels import Longs
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record
 from penstock.store.append import PutPath
+from penstock.store.background_threads import StoreThreads
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.cold_reads import ColdRead, ColdReads, try_read
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.copy_on_write_files import OverlayFiles
-from penstock.store.damage import MayExceed, never_exceed
+from penstock.store.damaged_ranges import MayExceed, never_exceed
 from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
+from penstock.store.encode_message import PutRefused
+from penstock.store.external_dispatch.append_only_start import AppendOnlyStart
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
-from penstock.store.external_dispatch.start import AppendOnlyStart
 from penstock.store.file_io import Files, NotResident
 from penstock.store.flush import FlushFailed, LogSyncer
 from penstock.store.get import PageGetter
@@ -62,12 +60,12 @@ from penstock.store.message import (
     TagFilter,
     needing_pyarrow,
 )
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.preallocate import Allocator
-from penstock.store.prepare import PutRefused
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
-from penstock.store.record_reader import HeaderCheck, RecordReader
+from penstock.store.record_reader import RecordProof, RecordReader
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
-from penstock.store.recovery.start import InlineStart
+from penstock.store.recovery.inline_start import InlineStart
 from penstock.store.replication.replica_log import ReplicaLog
 from penstock.store.retention.cleaner import Retention, explain_retention
 from penstock.store.retention.derived import DerivedCleaner
@@ -80,12 +78,11 @@ from penstock.store.settings import Settings
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.store_parts import Engine, only_appends
-from penstock.store.threads import StoreThreads
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.store.arrow import ArrowReader
+    from penstock.store.arrow_batches import ArrowReader
 
 log = logging.getLogger("penstock.store")
 T = TypeVar("T")
@@ -110,8 +107,8 @@ class MessageStore:
         """Appends the bytes of the master's log; None unless this is a slave."""
         self.retention: Retention | None = None
         """None if the store was opened read-only."""
-        header_check = HeaderCheck(self.queues, self.dispatcher)
-        self.records = RecordReader(self.log, verify_crc=settings.verify_crc_on_read, header_check=header_check)
+        proof = RecordProof(self.log, self.queues, self.dispatcher)
+        self.records = RecordReader(self.log, verify_crc=settings.verify_crc_on_read, proof=proof)
         self._cold_reads = ColdReads(layout.root)
         self._checkpoint = CheckpointFile(files, layout.checkpoint)
         self._notes = DispatchNotes(engine)
@@ -121,7 +118,7 @@ class MessageStore:
         self._keys: KeyQuery | None = None
         """None if messageIndexEnable is false."""
         if self.index is not None:
-            self._keys = KeyQuery(self.index, self.log, header_check, verify_crc=settings.verify_crc_on_read)
+            self._keys = KeyQuery(engine, self.index, proof)
         self._lock: StoreLock | None = None
         self._pool: TransientPool | None = None
         self._syncer = LogSyncer(self.log.queue, self.watermarks, self._checkpoint.set_log, self._fail)
@@ -154,9 +151,8 @@ class MessageStore:
 
         The store takes over the `locks` that the caller already holds, and releases them when it closes. Recovery calls
         `progress` from one thread at a time. It calls `may_exceed` before the quarantine grows past quarantineMaxBytes.
-
-        Raises StoreInUse, BadStore, BadSettings or StoreFailed. If recovery failed while it changed files, the next
-        open resumes it.
+        If recovery fails while it changes files, the next open resumes it. Raises StoreInUse, BadStore, BadSettings or
+        StoreFailed.
         """
         settings = settings or Settings()
         root = Path(path or settings.store_path_root_dir)
@@ -177,15 +173,13 @@ class MessageStore:
         return store
 
     def _start(self, progress: Callable[[Progress], object], may_exceed: MayExceed, job_lock: StoreLock | None) -> None:
-        files, layout = self.engine.io, self.layout
+        files, layout, log_file = self.engine.io, self.layout, self.settings.mapped_file_size_commit_log
         if not files.read_only:
             self._lock = self._lock or files.lock(layout.lock)
             refuse_other_engines(files, layout)
             for note in self.settings.notes():
                 log.warning("%s", note)
-        taken_back = (
-            "" if files.read_only else resolve_pending_batch(files, layout, self.settings.mapped_file_size_commit_log)
-        )
+        taken_back = "" if files.read_only else resolve_pending_batch(files, layout, log_file)
         self._checkpoint.load()
         if files.is_folder(layout.abort):
             raise BadStore("this must be a file, and it is a folder; move it elsewhere", path=layout.abort)
@@ -314,12 +308,12 @@ class MessageStore:
         """Like `put`, but returns a future without waiting for disk or slave. The future completes after the waits."""
         return self._writer().put_async(message)
 
-    def append(self, message: Message) -> PutResult:
-        """Like `put`, but waits neither for the disk nor for a slave.
+    def append(self, message: Message, again: bool = False) -> PutResult:
+        """Like `put`, but waits neither for the disk nor for a slave; OS_PAGECACHE_BUSY then means: try again.
 
-        Returns OS_PAGECACHE_BUSY if the next log file is not ready, or another thread holds the log: try again.
+        `again` is for a message of this store that gets another topic: limits that changed since do not refuse it.
         """
-        return self._writer().append(message)
+        return (self._put_path or self._writer()).append(message, again)
 
     def append_many(self, messages: Sequence[Message]) -> BatchResult:
         """Like `put_many`, but waits neither for the disk nor for a slave."""
@@ -331,13 +325,11 @@ class MessageStore:
         Columns: `topic`, `body`; optionally `keys` (list of strings, or a string), `tags`, `properties` (map of
         strings), `queue_id`, `delay_level`, `flag`, `born_timestamp` (a time, or milliseconds). All rows are checked
         before anything is written. If one row is invalid, the whole batch is refused, and the result's `reason` names
-        the row and its fault.
-
-        A batch that fits into one log file becomes visible atomically. A larger batch is split at file boundaries, and
-        each part becomes visible atomically.
+        the row and its fault. A batch that fits into one log file becomes visible atomically. A larger batch is split
+        at file boundaries, and each part becomes visible atomically.
         """
         with needing_pyarrow():
-            from penstock.store.arrow import put_batch
+            from penstock.store.arrow_batches import put_batch
         return put_batch(self._writer(), self.settings, batch)
 
     def _refuse(self, message: Message) -> PutResult:
@@ -357,6 +349,14 @@ class MessageStore:
         except FlushFailed as error:
             raise StoreFailed(str(error), path=self.layout.root) from error
 
+    def change_settings(self, **changes: Any) -> None:
+        """Changes attributes of the settings that are in `settings.LIVE`. Raises BadSettings; then nothing changes."""
+        put_path = self._writer()
+        self.settings = settings = self.settings.with_live_changes(**changes)
+        put_path.change_settings(settings)
+        if self.retention is not None:
+            self.retention.change_settings(settings)
+
     # -- the role --------------------------------------------------------------------------------------------
 
     @property
@@ -372,16 +372,15 @@ class MessageStore:
         """Exchanges the role of an open store. Its epoch must be higher than the present one.
 
         Puts that are being appended end under the former role. A put that still waits for a slave gets
-        SLAVE_NOT_AVAILABLE. A slave must have stopped to follow its master: it flushes and dispatches what it has
-        received, then continues its queues; its `replica_log` refuses bytes from then on. A master that becomes a slave
-        gets a new `replica_log`. Raises BadSettings, or StoreFailed; then the role is unchanged.
+        SLAVE_NOT_AVAILABLE. A slave must have stopped to follow its master: it flushes and dispatches what it has, then
+        continues its queues; its `replica_log` refuses bytes from then on. A master that becomes a slave gets a new
+        one. Raises BadSettings, or StoreFailed; then the role is unchanged.
         """
         self._check_open()
-        put_path = self._writer()
         if role.takes_replica_bytes and self.engine.only_appends:
             raise BadSettings("a store whose setting `dispatch` is external cannot become a slave; set dispatch=inline")
         try:
-            while not self._try_change_role(role, put_path):
+            while not self._try_change_role(role, self._writer()):
                 pass
         except PutRefused as refused:
             raise StoreFailed(refused.reason, path=self.layout.root) from None
@@ -397,9 +396,10 @@ class MessageStore:
         with self.dispatcher.paused(), self.log.exclusive():
             if role.epoch <= self.role.epoch:
                 raise BadSettings(f"the epoch of the role must be above {self.role.epoch}, not {role.epoch}")
-            if takes_over and (position := self.dispatcher.position) < self.watermarks.appended:
-                return False
             if takes_over:
+                if (position := self.dispatcher.position) < self.watermarks.appended:
+                    return False
+                self._topics.cut_to_log()
                 self.log.take_over(position, ((each.topic, each.queue_id, each.max_offset) for each in self.queues))
             self.log.change_role(role)
             self._on_role(put_path)
@@ -422,13 +422,13 @@ class MessageStore:
 
         `tags` is a tag expression such as `a || b`; None selects all messages.
         """
-        started = perf_counter()
-        end = self.watermarks.visible
+        started, end = perf_counter(), self.watermarks.visible
         if self._closed or self.dispatcher.position < end:
             self.catch_up()
         wanted = EVERYTHING if tags is None else tags if isinstance(tags, TagFilter) else TagFilter(tags)
         page = self._pages.get(topic, queue_id, offset, max_messages, wanted, end)
-        self._check_open()
+        if self._closed:
+            self._check_open()
         self.statistics.count_get(page, perf_counter() - started)
         return page
 
@@ -500,7 +500,7 @@ class MessageStore:
     def _arrow_reader(self, columns: Sequence[str] | None) -> ArrowReader:
         with needing_pyarrow():
             from penstock.format.arrow_rows import select_columns
-            from penstock.store.arrow import ArrowReader
+            from penstock.store.arrow_batches import ArrowReader
         return ArrowReader(self.log, select_columns(columns), verify_crc=self.settings.verify_crc_on_read)
 
     # -- querying by key -------------------------------------------------------------------------------------
@@ -528,8 +528,7 @@ class MessageStore:
     ) -> tuple[Longs, Longs]:
         """Finds all records that have any of these keys. Returns two arrays: positions in `keys`, and physical offsets.
 
-        The number of records is not limited. This is much faster per key than `query`, but checks neither body CRCs nor
-        headers against the queues. `look_up` reads and checks the record at a physical offset.
+        The number of records is not limited. Much faster per key than `query`, with the same checks.
         """
         key_query = self._key_query()
         self.catch_up()
@@ -548,9 +547,9 @@ class MessageStore:
     # -- offsets and times -----------------------------------------------------------------------------------
 
     def look_up(self, physical_offset: int, *, at_once: bool = False) -> Record | None:
-        """Returns the record at a physical offset; None if no valid record begins there.
+        """Returns the record at a physical offset, from a stranger perhaps; None if no record of the log begins there.
 
-        With `at_once`, all three look-ups raise NotResident instead of waiting for the disk. See `try_read`.
+        With `at_once`, all three look-ups raise NotResident instead of waiting for disk or dispatch. See `try_read`.
         """
         self._check_open()
         return self.records.at(physical_offset, at_once=at_once)
@@ -574,14 +573,14 @@ class MessageStore:
         queue = self._queue(topic, queue_id)
         return 0 if queue is None else self._times.find(queue, timestamp, boundary)
 
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of the oldest message, -1 if the queue does not exist."""
-        queue = self._queue(topic, queue_id)
+    def min_offset(self, topic: str, queue_id: int, *, at_once: bool = False) -> int:
+        """Queue offset of the oldest message, -1 if the queue does not exist. See `look_up` for `at_once`."""
+        queue = self._queue(topic, queue_id, at_once)
         return -1 if queue is None else queue.min_offset
 
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset that the next message will get; 0 if the queue does not exist."""
-        queue = self._queue(topic, queue_id)
+    def max_offset(self, topic: str, queue_id: int, *, at_once: bool = False) -> int:
+        """Queue offset that the next message will get; 0 if the queue does not exist. See `look_up` for `at_once`."""
+        queue = self._queue(topic, queue_id, at_once)
         return 0 if queue is None else queue.max_offset
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
@@ -601,8 +600,11 @@ class MessageStore:
         self.catch_up()
         return self.queues.topics()
 
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        self.catch_up()
+    def _queue(self, topic: str, queue_id: int, at_once: bool = False) -> ConsumeQueue | None:
+        if not at_once:
+            self.catch_up()
+        elif not self.try_catch_up():
+            raise NotResident
         return self.queues.find(topic, queue_id)
 
     # -- deleting --------------------------------------------------------------------------------------------
@@ -625,7 +627,7 @@ class MessageStore:
         return self.engine.deleted_topics.ends
 
     def delete_as_master(self, ends: Mapping[str, int]) -> list[str]:
-        """Repeats the deletions in a master's `deleted_topics`. Returns the topics whose deletion was new here."""
+        """Repeats the deletions in a master's `deleted_topics`, as far as this log reaches. Returns the new ones."""
         return self._open_retention().topics.delete_before(ends)
 
     def clean_unused_topics(self, known_topics: Collection[str]) -> list[str]:
@@ -651,7 +653,7 @@ class MessageStore:
         Raises BadStore if a config file cannot be read.
         """
         self.catch_up()
-        return explain_retention(self.engine, self.records, offsets)
+        return explain_retention(self.engine, self.settings, self.records, offsets)
 
     def _open_retention(self) -> Retention:
         self.catch_up()
@@ -668,8 +670,7 @@ class MessageStore:
     def catch_up(self) -> None:
         """Dispatches all confirmed messages. Stops early without an error if the disk has no room for queues or index.
 
-        Raises StoreFailed if the store is closed. Without the error, a get on a closed store would look like an empty
-        queue.
+        Raises StoreFailed if the store is closed, because a get would look like one of an empty queue.
         """
         self._check_open()
         if self.dispatcher.behind > 0:
@@ -677,10 +678,7 @@ class MessageStore:
                 self.dispatcher.catch_up()
 
     def try_catch_up(self) -> bool:
-        """Like `catch_up`, but returns False at once if another thread dispatches, or keeps dispatch paused.
-
-        The dispatch thread then dispatches the messages.
-        """
+        """Like `catch_up`, but returns False at once if another thread dispatches, or keeps dispatch paused."""
         self._check_open()
         try:
             return self.dispatcher.behind <= 0 or self.dispatcher.try_catch_up()
@@ -689,12 +687,12 @@ class MessageStore:
 
     def figures(self) -> Snapshot:
         """Returns counters, rates, and the lag of flush and dispatch in bytes."""
-        marks = self.watermarks
         return self.statistics.snapshot(
             dispatch_behind=max(self.dispatcher.behind, 0),
             dispatch_skipped=self.dispatcher.skipped_bytes,
-            flush_behind=max(marks.appended - marks.flushed, 0),
+            flush_behind=max(self.watermarks.appended - self.watermarks.flushed, 0),
             put_lock_held=self.log.locked_for(),
+            transient_buffers_free=2**31 - 1 if self._pool is None else self._pool.available,
             puts_refused=self.flags.reason,
             retention=None if self.retention is None else self.retention.figures(),
         )

@@ -3,9 +3,9 @@
 `Allocator` creates log files ahead, so that a put at a file's end need not wait for the disk. A request for a file also
 requests the file after it; after a start, the next file is requested once the last one is half full. A thread creates
 the files in order of their offsets; a caller waits at most five seconds, or a few milliseconds if it must not block. A
-clean close removes files that were not used. After a crash such files are all zero, and recovery removes them.
-warmMapedFileEnable makes the allocator touch and lock a new file's pages. transientStorePoolEnable makes it attach a
-pool buffer.
+clean close removes files that were not used. After a crash such files are all zero, and recovery removes them. With
+growLogFiles a new file has few disk blocks; `CommitLog` gets more as it appends. warmMapedFileEnable makes the
+allocator touch and lock a new file's pages. transientStorePoolEnable makes it attach a pool buffer.
 
 `Prefaulter` takes the page faults of a mapped file ahead of the writer, some megabytes at a time. The first store into
 a page costs several times as much as a small put. Prefaulted pages count as dirty, so a sync writes them once more than
@@ -23,9 +23,9 @@ from penstock.errors import StoreFailed, disk_refused
 from penstock.format import kernels
 from penstock.store.file_io import FileMap, Files, lock_memory
 from penstock.store.mapped_file import PAGE, MappedFile, TransientPool
-from penstock.store.mapped_file_queue import MappedFileQueue, file_name
+from penstock.store.mapped_file_queue import STEP, MappedFileQueue, file_name
 from penstock.store.settings import FlushDiskType, Settings
-from penstock.store.worker import Died, Worker, reporting_death
+from penstock.store.worker_thread import Died, Worker, reporting_death
 
 log = logging.getLogger("penstock.store")
 WAIT_SECONDS = 5.0
@@ -166,7 +166,8 @@ class Allocator:
                 self._changed.notify_all()
 
     def _create(self, path: Path) -> FileMap:
-        file_map = self._io.create_map(path, self._size)
+        allocated = STEP if self._settings.log_grows else self._size
+        file_map = self._io.create_map(path, self._size, allocated=allocated)
         if self._settings.warm_mapped_file_enable:
             try:
                 self._warm_up(file_map)
@@ -222,7 +223,7 @@ class Prefaulter(Worker):
             return
         try:
             start = max(file.wrote, self._ready - file.from_offset)
-            stop = min(file.wrote + AHEAD, file.size)
+            stop = min(file.wrote + AHEAD, file.map.reserved)
             if start < stop:
                 kernels.prefault(file.target, start, stop)
                 self._ready = file.from_offset + stop

@@ -15,17 +15,28 @@ from enum import Enum
 from typing import NamedTuple, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.errors import StoreFailed
 from penstock.format import kernels
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record, decode_record
-from penstock.store.commit_log import CommitLog
+from penstock.format.record_layout import HEAD
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.file_io import FileMap
 from penstock.store.index import Index, IndexFile
 from penstock.store.mapped_file import MappedFile
-from penstock.store.record_reader import HeaderCheck, RecordReader
+from penstock.store.record_reader import RecordProof, RecordReader
+from penstock.store.store_parts import Engine
+
+_HEAD = np.dtype(
+    {
+        "names": ["queue_id", "queue_offset", "size"],
+        "formats": [">i4", ">i8", ">i4"],
+        "offsets": [12, 20, 0],
+    }
+)
+"""The fields of a record that its unit confirms."""
 
 
 class Boundary(Enum):
@@ -111,11 +122,12 @@ class _FileViews(NamedTuple):
 class KeyQuery:
     """A search by key: looks keys up in the index and verifies the records in the log."""
 
-    def __init__(self, index: Index, commit_log: CommitLog, header_check: HeaderCheck, *, verify_crc: bool) -> None:
+    def __init__(self, engine: Engine, index: Index, proof: RecordProof) -> None:
         self._index = index
-        self._contradicts = header_check.contradicts
-        self._log = commit_log.queue
-        self._verify_crc = verify_crc
+        self._queues = engine.queues
+        self._holds = proof.holds
+        self._log = engine.log.queue
+        self._verify_crc = engine.settings.verify_crc_on_read
         self._slots, self._items = index.geometry
         self._views = _FileViews.of((), ())
 
@@ -153,7 +165,7 @@ class KeyQuery:
                     views.log_residency if checks else None,
                 )
                 if isinstance(found, list):
-                    return Hits([record for record in found if not self._contradicts(topic, record)])
+                    return Hits([record for record in found if self._holds(topic, record)])
                 checks = found != loaded  # what was loaded and is gone again is not loaded twice
                 in_index, number, start, stop = loaded = found
                 (views.table_maps if in_index else views.log_maps)[number].load(start, stop)
@@ -181,12 +193,15 @@ class KeyQuery:
                 self._log.max_offset,
                 begin,
                 end,
+                self._verify_crc,
             )
+            believed = self._are_believed(topic, files, offsets)
         finally:
             for file in files:
                 file.release()
             for table in tables:
                 table.release()
+        numbers, offsets = numbers[believed], offsets[believed]
         if (np.diff(numbers) > 0).all():  # each key at most once: already in order
             return numbers, offsets
         order = np.lexsort((offsets, numbers))
@@ -194,6 +209,27 @@ class KeyQuery:
         new = np.ones(len(order), np.bool_)
         new[1:] = (np.diff(numbers) != 0) | (np.diff(offsets) != 0)
         return numbers[new], offsets[new]
+
+    def _are_believed(self, topic: str, files: Sequence[MappedFile], offsets: kernels.Longs) -> npt.NDArray[np.bool_]:
+        """Returns a mask of the records that are records of the log. See `RecordProof`."""
+        places, positions = np.divmod(offsets - files[0].from_offset, self._log.file_size)
+        heads = np.empty(len(offsets), _HEAD)
+        for place in np.unique(places).tolist():
+            here = np.flatnonzero(places == place)
+            data = np.frombuffer(files[place].map.view, np.uint8)
+            heads[here] = data[positions[here, None] + np.arange(_HEAD.itemsize)].view(_HEAD)[:, 0]
+            del data
+        believed = np.zeros(len(offsets), np.bool_)
+        queue_ids, queue_offsets, sizes = (heads[name].astype(np.int64) for name in _HEAD.names or ())
+        for queue_id in np.unique(queue_ids).tolist():
+            queue, here = self._queues.find(topic, queue_id), np.flatnonzero(queue_ids == queue_id)
+            if queue is not None:
+                believed[here] = queue.point_to(queue_offsets[here], offsets[here], sizes[here])
+        for number in np.flatnonzero(~believed).tolist():  # few, and slower
+            at = int(positions[number])
+            head = bytes(files[int(places[number])].map.view[at : at + HEAD.size])
+            believed[number] = self._holds(topic, head)
+        return believed
 
 
 class TimeSearch:

@@ -1,8 +1,12 @@
-"""Reads and checks single records of the log, and cross-checks record headers against queue units.
+"""Reads single records of the log by physical offset, and decides which bytes are a record of the log.
+
+A body may contain bytes that look like a record, with the right physical offset and CRC, because its sender can guess
+where it will be stored. So valid bytes alone prove nothing. An offset is that of a record only if a queue unit points
+to exactly these bytes, or if a walk over the log that begins at a known boundary reaches it (`RecordProof`).
 
 A record's topic, queue id and queue offset have no checksum. But they name a unit, in another file, which must point
 back to the record. If that unit points elsewhere, and another unit points to exactly the record's bytes, the header is
-damaged, and the record is rejected. If no unit points to the record, its unit may be lost, and the record is accepted.
+damaged, and the record is rejected. If no unit points to the record, its unit may be lost: then the walk decides.
 
 Thread-safe; owns no files.
 """
@@ -16,10 +20,10 @@ import numpy.typing as npt
 
 from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE, MIN_RECORD_SIZE
+from penstock.format.kernel_row_types import Reason
 from penstock.format.queue_unit import UNIT
 from penstock.format.record import Record, decode_record
 from penstock.format.record_layout import HEAD, LONG, head_of, size_and_magic, store_timestamp_at
-from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import enters_queue
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, QueueRun
@@ -40,10 +44,10 @@ class RecordReader:
     Raises StoreFailed if the disk cannot read a record. With `at_once` raises NotResident instead of waiting for it.
     """
 
-    def __init__(self, commit_log: CommitLog, *, verify_crc: bool, header_check: HeaderCheck | None = None) -> None:
+    def __init__(self, commit_log: CommitLog, *, verify_crc: bool, proof: RecordProof | None = None) -> None:
         self._log = commit_log
         self._verify_crc = verify_crc
-        self._header_check = header_check
+        self._proof = proof
 
     def raw(self, offset: int, size: int, *, at_once: bool = False) -> tuple[bytes | None, Reason]:
         """Returns the record's bytes, or None and the Reason. UNWRITTEN: the log does not have the bytes (any more)."""
@@ -56,7 +60,7 @@ class RecordReader:
         return (data if reason is Reason.STOP else None), reason
 
     def at(self, offset: int, *, at_once: bool = False) -> Record | None:
-        """Returns the record at `offset`; None if no valid record begins there, or the queues contradict its header."""
+        """Returns the record at `offset`; None if no valid record of the log begins there."""
         found = self._find(offset, at_once)
         return None if found is None else found[0]
 
@@ -76,8 +80,8 @@ class RecordReader:
         if data is None:
             return None
         record = decode_record(data)
-        check = self._header_check
-        if check is not None and check.contradicts(record.topic, data, at_once=at_once):
+        proof = self._proof
+        if proof is not None and not proof.holds(record.topic, data, at_once=at_once):
             return None
         return record, data
 
@@ -90,35 +94,77 @@ class RecordReader:
         return -1 if data is None else int(LONG.unpack(data)[0])
 
 
-# -- cross-checking headers against units --------------------------------------------------------------------------
+# -- which bytes are a record --------------------------------------------------------------------------------------
 
 
-class HeaderCheck:
-    """Cross-checks the headers of dispatched records against the queues."""
+class RecordProof:
+    """Decides whether valid bytes are a record of the log: see the module's docstring."""
 
-    def __init__(self, queues: ConsumeQueues, dispatcher: Dispatcher) -> None:
+    def __init__(self, commit_log: CommitLog, queues: ConsumeQueues, dispatcher: Dispatcher) -> None:
+        self._log = commit_log
         self._queues = queues
         self._dispatcher = dispatcher
 
-    def contradicts(self, topic: str, record: bytes, *, at_once: bool = False) -> bool:
-        """Whether the queues prove that a valid record of this topic has a damaged header."""
+    def holds(self, topic: str, record: bytes, *, at_once: bool = False) -> bool:
+        """Whether these valid bytes are a record of this topic, and its header is not damaged.
+
+        Searches all queues if the record's own unit does not point to it. With `at_once` raises NotResident instead.
+        """
+        dispatched = self._dispatcher.position  # first: a record before it has its unit now
         head = head_of(record)
         size, offset, queue_offset = head.size, head.physical_offset, head.queue_offset
         queue = self._queues.find(topic, head.queue_id)
         if queue is not None and queue.points_to(queue_offset, offset, size, at_once=at_once):
-            return False
-        if not enters_queue(head.sys_flag):
-            return False
-        if not 0 <= queue_offset <= max_queue_offset(offset):
             return True
-        if offset >= self._dispatcher.position or topic in self._dispatcher.deleted:
-            return False  # it has no unit, or not yet
+        if enters_queue(head.sys_flag) and not 0 <= queue_offset <= max_queue_offset(offset):
+            return False
+        if offset >= dispatched:
+            return self._walk_reaches(offset, dispatched, at_once)
         if at_once:  # the search may read any queue
             raise NotResident
-        return any(
-            queue.max_physical_offset > offset and queue.points_to(queue.first_from(offset), offset, size)
-            for queue in self._queues
+        claims = []
+        for queue in self._queues:
+            unit = queue.last_before(offset + 1)
+            if unit is None:
+                continue
+            if unit == (offset, size) and enters_queue(head.sys_flag):
+                return False  # its header names another queue
+            claims.append((unit[0] if unit[0] == offset else sum(unit), *unit))
+        for end, begin, length in sorted(claims, reverse=True):
+            if end == offset == begin or self._is_record(begin, length):
+                return end <= offset and self._walk_reaches(offset, end, at_once)  # else it lies inside another record
+        return self._walk_reaches(offset, 0, at_once)
+
+    def _is_record(self, offset: int, size: int) -> bool:
+        """Whether a unit that claims a record points to valid bytes of its size. A damaged unit proves nothing."""
+        data = self._log.read(offset, size)
+        return (
+            data is not None
+            and kernels.check_record(data, 0, offset, True) == Reason.STOP
+            and head_of(data).size == size
         )
+
+    def _walk_reaches(self, offset: int, start: int, at_once: bool) -> bool:
+        """Whether a walk from the boundary `start`, or from the start of the file if that is later, reaches `offset`.
+
+        It passes damage that is known, as dispatch does. It ends at damage that is not: what follows may be part of a
+        body.
+        """
+        file = self._log.queue.find(offset)
+        if file is None or not file.acquire():
+            return False
+        try:
+            base = file.from_offset
+            begin, stop = max(start - base, 0), offset - base
+            file.map.ensure_resident(begin, stop, at_once=at_once)
+            while begin < stop:
+                reached = kernels.find_valid_end(file.map.view, base, begin, stop, False)[0]
+                begin = self._dispatcher.end_of_damage(base + reached) - base if reached < stop else reached
+                if begin == reached:
+                    break
+            return begin == stop
+        finally:
+            file.release()
 
 
 class UnitClaims:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from enum import IntFlag
 
-from penstock.store.worker import Listeners
+from penstock.store.worker_thread import Listeners
 
 
 class StoreFault(IntFlag):

@@ -11,7 +11,7 @@ sentence. `notes()` warns of given settings that have no effect or a different o
 and may be shared between threads.
 
 To add a setting, add its attribute here, use it in the store, and update the reference page:
-`python -m penstock.config.page_generator docs/reference/settings.md`.
+`python -m penstock.config.reference_pages docs/reference/settings.md`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from penstock.config.ignored import ignored_note
-from penstock.config.parser import INT_MAX, LONG_MAX, Origin, Section, Setting, SettingTable
-from penstock.config.properties import format_property
+from penstock.config.ignored_settings import ignored_note
+from penstock.config.java_properties import format_property
+from penstock.config.setting_parser import INT_MAX, LONG_MAX, Origin, Section, Setting, SettingTable
 from penstock.errors import BadMessage, BadSettings
 from penstock.format.constants import BLANK_HEADER_SIZE, MIN_RECORD_SIZE
 from penstock.format.delay import parse_delay_levels
@@ -263,6 +263,14 @@ class Settings:
         bool,
         OURS("create the next two commitlog files ahead of need; false: a file when it is needed", dev=False),
     ] = True
+    grow_log_files: Annotated[
+        bool,
+        OURS(
+            "allocate the disk blocks of a commitlog file in steps of 1 to 32 MiB while it fills, not all at once; its "
+            "size stays mappedFileSizeCommitLog. No effect with transientStorePoolEnable or warmMapedFileEnable. "
+            "`penstock serve` sets it if there is no configuration file and mappedFileSizeCommitLog is not given"
+        ),
+    ] = False
     verify_crc_on_read: Annotated[bool, OURS("check the body of each message that is read")] = True
     quarantine_max_bytes: Annotated[
         int,
@@ -367,6 +375,13 @@ class Settings:
         start = cls() if base is None else base
         return start.with_changes(**values, broker={**start.broker, **texts})
 
+    def with_live_changes(self, **changes: Any) -> Settings:
+        """Like `with_changes`, for an open store. Raises BadSettings, also for an attribute that is not in LIVE."""
+        for attribute in changes:
+            if attribute not in LIVE:
+                raise BadSettings(f"{TABLE[attribute].name} cannot be changed while the store is open; open it again")
+        return self.with_changes(**changes)
+
     def with_changes(self, **changes: Any) -> Settings:
         """Returns a copy with these attributes changed. The changed attributes count as given."""
         given = self.given | {attribute for attribute in changes if attribute in TABLE}
@@ -404,6 +419,11 @@ class Settings:
         asynchronous = self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
         return self.transient_store_pool_enable and asynchronous and self.broker_role is not BrokerRole.SLAVE
 
+    @property
+    def log_grows(self) -> bool:
+        """Whether log files get their disk blocks in steps. The pool and the warm-up store into whole files."""
+        return self.grow_log_files and not (self.transient_store_pool_enable or self.warm_mapped_file_enable)
+
     def changed(self) -> list[Setting]:
         """Returns the settings whose value is not the default, in the order in which they are declared."""
         return [each for each in TABLE if getattr(self, each.attribute) != each.check(each.default)]
@@ -427,6 +447,9 @@ class Settings:
         values = (f"{each.attribute}={getattr(self, each.attribute)!r}" for each in self.changed())
         return f"Settings({', '.join(values)})"
 
+
+LIVE: Final = ("delete_when", "disk_max_used_space_ratio", "file_reserved_time", "max_message_size")
+"""The attributes that may be changed while a store is open."""
 
 TABLE: Final = SettingTable(Settings, shares="penstock.broker.settings:TABLE")
 

@@ -1,15 +1,16 @@
 """Counters, sizes, latencies and rates of an open store, and the figures of disk and retention.
 
 Counting takes a few integer additions and no lock, so a reader may see one counter slightly behind another. Rates are
-averages since the oldest of the last 60 samples; the derived-files flusher takes a sample about once a second. Totals
+averages over the last 10, 60 and 600 seconds; the derived-files flusher takes a sample about once a second. Totals
 and latencies count since the store was opened, and only ever grow. Latencies come from a monotonic clock.
 """
 
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -44,10 +45,25 @@ class RetentionFigures(msgspec.Struct, frozen=True):
     """Why the last cleaning pass was incomplete; empty if it was complete."""
 
 
-LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
-_WINDOW = 60
+LATENCY_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+RATE_WINDOWS_S = (10, 60, 600)
+"""The spans of time of the rates: RocketMQ's."""
+_SAMPLES = 601
 _QUICK_S = LATENCY_BOUNDS_MS[0] / 1000
 _FOUND = GetStatus.FOUND
+
+
+class StoreRates(msgspec.Struct, frozen=True):
+    """What the store did in one second, as an average over a span of time."""
+
+    puts: float
+    gets_found: float
+    gets_missed: float
+    got_messages: float
+
+    @property
+    def gets(self) -> float:
+        return self.gets_found + self.gets_missed
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -69,16 +85,22 @@ class Snapshot(msgspec.Struct, frozen=True):
     get_latency_ms: dict[str, int]
     """Number of gets, like `put_latency_ms`."""
     get_seconds: float
+    get_slowest_ms: float
     got_messages: int
     got_bytes: int
     put_per_second: float
+    """Puts a second over the last minute."""
     get_per_second: float
     got_messages_per_second: float
+    rates: list[StoreRates]
+    """The rates over each of RATE_WINDOWS_S."""
     dispatch_behind_bytes: int
     dispatch_skipped_bytes: int
     """Bytes of the log that dispatch skipped because they hold no valid record."""
     flush_behind_bytes: int
     put_lock_held_ms: float
+    transient_buffers_free: int
+    """Free buffers of the transient pool; INT_MAX without a pool."""
     puts_refused: str
     """Why puts are refused; empty if they are accepted."""
     retention: RetentionFigures | None
@@ -106,8 +128,12 @@ def _by_bound(counts: list[int]) -> dict[str, int]:
 class Statistics:
     """The counters of one open store."""
 
-    def __init__(self, started_ms: int, appender: kernels.Appender) -> None:
+    def __init__(
+        self, started_ms: int, appender: kernels.Appender, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` returns seconds, for the rates."""
         self.started_ms = started_ms
+        self._clock = clock
         self._appender = appender
         self._appender_answers = True
         """Whether a put ends with its append on the fast path, so that the appender's latencies are those of puts."""
@@ -117,7 +143,8 @@ class Statistics:
         self._quick_seconds = 0.0
         """The sum of the latencies of all gets in the lowest class, which most are in: they are not counted one by
         one."""
-        self._samples: deque[tuple[float, int, int, int]] = deque(maxlen=_WINDOW)
+        self._samples: deque[tuple[float, int, int, int, int]] = deque(maxlen=_SAMPLES)
+        """The counters at earlier moments, and those moments in seconds of the monotonic clock."""
         self.sample()
 
     def count_every_put(self) -> None:
@@ -181,7 +208,19 @@ class Statistics:
             self.get_missed += 1
 
     def sample(self) -> None:
-        self._samples.append((time.monotonic(), self.put_total, self.get_total, self.got_messages))
+        self._samples.append(self._counters())
+
+    def _counters(self) -> tuple[float, int, int, int, int]:
+        return self._clock(), self.put_total, self.get_found, self.get_missed, self.got_messages
+
+    def _rates(self, window_s: int) -> StoreRates:
+        """Returns the rates since the newest sample that is at least `window_s` old, or since the oldest one."""
+        now = self._counters()
+        samples = list(self._samples)  # another thread may take a sample meanwhile
+        first = bisect_right(samples, now[0] - window_s, key=lambda sample: sample[0])
+        then = samples[max(first - 1, 0)]
+        seconds = max(now[0] - then[0], 1e-3)
+        return StoreRates(*((count - before) / seconds for count, before in zip(now[1:], then[1:], strict=True)))
 
     def snapshot(
         self,
@@ -190,11 +229,12 @@ class Statistics:
         dispatch_skipped: int,
         flush_behind: int,
         put_lock_held: float,
+        transient_buffers_free: int,
         puts_refused: str,
         retention: RetentionFigures | None,
     ) -> Snapshot:
-        then, puts, gets, messages = self._samples[0]
-        seconds = max(time.monotonic() - then, 1e-3)
+        rates = [self._rates(window) for window in RATE_WINDOWS_S]
+        minute = rates[1]
         put_bytes = self._general_bytes + self._appender.bytes_appended
         slow = self._slow_gets.counts[1:]
         put_latencies, put_seconds = self._put_latencies()
@@ -212,15 +252,18 @@ class Statistics:
             get_missed=self.get_missed,
             get_latency_ms=_by_bound([self.get_total - sum(slow), *slow]),
             get_seconds=self._slow_gets.seconds + self._quick_seconds,
+            get_slowest_ms=self._slow_gets.slowest * 1e3,
             got_messages=self.got_messages,
             got_bytes=self.got_bytes,
-            put_per_second=(self.put_total - puts) / seconds,
-            get_per_second=(self.get_total - gets) / seconds,
-            got_messages_per_second=(self.got_messages - messages) / seconds,
+            put_per_second=minute.puts,
+            get_per_second=minute.gets,
+            got_messages_per_second=minute.got_messages,
+            rates=rates,
             dispatch_behind_bytes=dispatch_behind,
             dispatch_skipped_bytes=dispatch_skipped,
             flush_behind_bytes=flush_behind,
             put_lock_held_ms=put_lock_held * 1000,
+            transient_buffers_free=transient_buffers_free,
             puts_refused=puts_refused,
             retention=retention,
         )

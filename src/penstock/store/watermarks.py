@@ -34,7 +34,7 @@ from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.message import PutStatus
 from penstock.store.role import Role
 from penstock.store.settings import FlushDiskType, Settings
-from penstock.store.worker import Listeners, Worker
+from penstock.store.worker_thread import Listeners, Worker
 
 T = TypeVar("T")
 

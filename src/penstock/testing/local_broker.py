@@ -21,6 +21,7 @@ from penstock.broker.settings import BrokerSettings
 from penstock.client import sync
 from penstock.client.config import ClientConfig
 from penstock.client.event_loop_thread import LoopThread
+from penstock.client.message import ReceivedMessage
 from penstock.errors import BadSettings, PenstockError
 from penstock.namesrv import NameServer, NamesrvSettings
 from penstock.namesrv.access import LocalRule
@@ -29,6 +30,7 @@ from penstock.store import MessageStore, Settings
 
 _HOST: Final = "127.0.0.1"
 _STOP_S: Final = 10.0
+_PAGE: Final = 1000
 
 
 def broker(
@@ -101,6 +103,21 @@ class LocalBroker:
             raise PenstockError("the broker is not running")
         self._broker.store.catch_up()
 
+    def messages(self, topic: str) -> list[ReceivedMessage]:
+        """Returns all messages that are stored in a topic, in the order in which the broker stored them; none if the
+        topic does not exist. It reads the store itself: no account is needed, and no group's offsets move.
+        """
+        self.settle()
+        assert self._broker is not None
+        store, config = self._broker.store, self._broker.state.topics.find(topic)
+        found: list[ReceivedMessage] = []
+        for queue_id in range(0 if config is None else config.read_queue_nums):
+            offset = store.min_offset(topic, queue_id)
+            while records := (page := store.get(topic, queue_id, offset, _PAGE)).messages:
+                found += (ReceivedMessage(record, self._broker.identity.name) for record in records)
+                offset = page.next_begin_offset
+        return sorted(found, key=lambda message: message.physical_offset)
+
     # -- start and stop --
 
     def start(self) -> Self:
@@ -158,7 +175,7 @@ class LocalBroker:
         settings = Settings.load(None, self._pairs, base=Settings.dev())
         broker_settings = BrokerSettings.of(settings)
         access = Access.of(broker_settings)
-        with contextlib.ExitStack() as opened:  # closes everything opened so far if the start fails
+        async with contextlib.AsyncExitStack() as opened:  # ends everything begun so far if the start fails
             names, own = (opened.enter_context(contextlib.closing(bind(_HOST, port))) for port in self._ports)
             self._ports = [names.getsockname()[1], own.getsockname()[1]]
             settings = settings.with_changes(store_path_root_dir=path, broker_ip1=_HOST, listen_port=self._ports[1])
@@ -178,8 +195,10 @@ class LocalBroker:
                         f"not a valid topic name: '{topic[:40]}'; "
                         "it must have letters, digits, '%', '|', '_' and '-' only"
                     )
-            await broker.start(_HOST, self._ports[1], own)
+            opened.push_async_callback(server.stop, 1.0)
             await server.start(_HOST, self._ports[0], names)
+            opened.push_async_callback(broker.stop, _STOP_S)
+            await broker.start(_HOST, self._ports[1], own)
             opened.pop_all()
         self._broker, self._name_server = broker, server
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from broker.conftest import Run
 from support.brokers import ok
 from support.clusters import FILE, ScriptedSlave, log_bytes, master
+from support.loopback import SOON_S, until
 
-from penstock.store import Message
+from penstock.broker.replication.master import CatchUpSender
+from penstock.store import Message, MessageStore, Settings
 
 
 def test_a_slave_that_has_nothing_begins_with_the_last_file(run: Run, tmp_path: Path) -> None:
@@ -152,13 +156,13 @@ def test_strangers_may_not_follow(run: Run, tmp_path: Path, caplog: pytest.LogCa
         async with master(tmp_path) as running:
             listener = running.broker.replication._listener
             assert listener is not None
-            assert listener._refusal("127.0.0.1") == ""
-            assert "haAllowFrom" in listener._refusal("10.1.2.3")
+            assert listener._refusal(("127.0.0.1", 1)) == ""
+            assert "haAllowFrom" in listener._refusal(("10.1.2.3", 1))
         async with master(tmp_path, ha_allow_from="10.1.0.0/16") as running:
             listener = running.broker.replication._listener
             assert listener is not None
-            assert listener._refusal("10.1.2.3") == ""
-            assert "haAllowFrom" in listener._refusal("10.2.2.3")
+            assert listener._refusal(("10.1.2.3", 1)) == ""
+            assert "haAllowFrom" in listener._refusal(("10.2.2.3", 1))
 
     run(go())
 
@@ -169,5 +173,44 @@ def test_an_ordinary_broker_waits_for_no_slaves(run: Run, tmp_path: Path) -> Non
     async def go() -> None:
         async with BrokerHome(tmp_path).running() as running:
             assert running.broker.replication.listens_at is None
+
+    run(go())
+
+
+def test_the_thread_of_a_catch_up_closes_its_socket_without_the_loop(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", Settings.dev(mapped_file_size_commit_log=4 << 20)) as store:
+        for _ in range(40):
+            store.put(Message("orders", bytes(50_000)))
+        here, there = socket.socketpair()
+        with here, there, ThreadPoolExecutor(1) as threads:
+            here.setblocking(False)
+            sender = CatchUpSender.of(store.log.queue, 32 << 10, here.fileno())
+            running = threads.submit(sender.send, 0, store.log.max_offset)
+            there.recv(1)
+            sender.end()
+            assert running.exception(SOON_S) is None or isinstance(running.exception(), OSError)
+            here.close()
+            there.settimeout(SOON_S)
+            while there.recv(1 << 20):
+                pass
+            assert sender.send(7, 8) == 7, "a thread that comes later sends nothing"
+
+
+def test_a_slave_that_does_not_read_is_cut_off_when_the_master_stops(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path, store={"mapped_file_size_commit_log": 16 << 20}) as running:
+            listener, end = running.broker.replication._listener, running.store.log
+            assert listener is not None
+            running.store.put(Message("orders", b"one"))
+            slave = await ScriptedSlave.open(running)
+            slave.stop_reading()
+            slave.report(-1)
+            await until(lambda: any(each.follows for each in listener.slaves))
+            [connection] = listener.slaves
+            while not connection._paused:
+                running.store.put(Message("orders", bytes(500_000)))
+                await until(lambda: connection._paused or connection.sent == end.max_offset)
+        assert not listener.slaves
+        await slave.close()
 
     run(go())

@@ -187,3 +187,16 @@ def test_after_a_damaged_size_field_each_byte_is_examined_a_few_times_at_most(
                 taken(slave).drop_partial()
         assert content(slave) == bytes(data)
     assert examined < 3 * len(data)
+
+
+def test_a_queue_offset_that_no_log_can_hold_gets_no_unit(tmp_path: Path, store: MessageStore) -> None:
+    """A slave would otherwise fill its disk with empty units up to that offset."""
+    with MessageStore.open(tmp_path / "original", settings(enabled_append_prop_crc=False)) as master:
+        stored = [master.put(Message("orders", b"x")) for _ in range(20)]
+        data = bytearray(bytes(master.log.queue.files[0].map.view[: master.log.queue.files[0].wrote]))
+    at = stored[10].physical_offset + 20
+    data[at : at + 8] = (2**30).to_bytes(8, "big")
+    give(store, bytes(data), 0, iter(lambda: 1000, None))
+    assert store.max_offset("orders", 0) == 20
+    assert store.get("orders", 0, 11).messages[0].queue_offset == 11
+    assert len(list((tmp_path / "slave" / "consumequeue" / "orders" / "0").iterdir())) == 1

@@ -16,6 +16,7 @@ from support.loopback import until
 
 from penstock.broker.broker import Broker
 from penstock.broker.delay import DelayedMessages
+from penstock.broker.replication import config_sync
 from penstock.broker.replication.config_sync import Master
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings
@@ -388,5 +389,73 @@ def test_a_slave_that_has_nothing_says_so_until_something_comes(run: Run, tmp_pa
         async with server, master(tmp_path / "m") as m, slave(tmp_path / "s", m, through=port):
             await until(lambda: len(reports) >= 4)
         assert set(reports) == {-1}
+
+    run(go())
+
+
+def test_the_thread_that_follows_closes_its_socket_even_if_nobody_waits_for_it(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m") as m, slave(tmp_path / "s", m) as s:
+            follower = s.broker.replication._follower
+            assert follower is not None
+            await until(lambda: follower.follows)
+            receiver = follower._receiver
+            assert receiver is not None
+            task = s.state.tasks._tasks["following the master"]
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await until(lambda: receiver._socket.fileno() == -1)
+            receiver.wake()
+            receiver.end("again")
+
+    run(go())
+
+
+@pytest.mark.parametrize("end", [1 << 50, 2**63 - 1], ids=["far", "last"])
+def test_a_master_that_deletes_what_it_does_not_have_takes_nothing_from_its_slave(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int
+) -> None:
+    monkeypatch.setattr(config_sync, "_EVERY_S", 0.01)
+    monkeypatch.setattr(config_sync, "_MIN_PAUSE_S", 0.01)
+
+    async def go() -> None:
+        async with master(tmp_path / "m") as m, slave(tmp_path / "s", m) as s:
+            copy = s.broker.replication._copy
+            assert copy is not None
+            m.store.put(Message("orders", b"before"))
+            await caught_up(m, s)
+            m.store.engine.deleted_topics.ends = {"orders": end}
+            before = copy.copies
+            await until(lambda: copy.copies > before + 1)
+            m.store.put(Message("orders", b"after"))
+            await caught_up(m, s)
+            assert [each.body for each in s.store.get("orders", 0, 0).messages] == [b"before", b"after"]
+
+    run(go())
+
+
+def test_a_deletion_that_the_slave_hears_of_before_it_has_the_log_is_repeated_later(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_sync, "_EVERY_S", 0.01)
+    monkeypatch.setattr(config_sync, "_MIN_PAUSE_S", 0.01)
+
+    async def go() -> None:
+        async with master(tmp_path / "m") as m, slave(tmp_path / "s", m) as s:
+            copy = s.broker.replication._copy
+            assert copy is not None
+            m.store.put(Message("orders", b"old"))
+            await caught_up(m, s)
+            m.store.engine.deleted_topics.ends = {"orders": m.store.log.max_offset + 1}
+            before = copy.copies
+            await until(lambda: copy.copies > before + 1)
+            assert s.store.max_offset("orders", 0) == 1, "it waits for the log"
+            m.store.put(Message("others", b"the offset is reached"))
+            await until(lambda: bool(s.store.deleted_topics()))
+            assert s.store.deleted_topics() == m.store.deleted_topics()
+            assert s.store.max_offset("orders", 0) == 0
 
     run(go())

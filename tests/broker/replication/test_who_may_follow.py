@@ -1,7 +1,9 @@
-"""A slave proves that it may follow where access is controlled; the log goes through TLS where that is wanted."""
+"""A slave proves that it may follow where access is controlled, and its master that it may be followed; the log goes
+through TLS where that is wanted."""
 
 from __future__ import annotations
 
+import asyncio
 from inspect import isawaitable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +13,28 @@ import pytest
 from broker.conftest import Run
 from support.brokers import ok
 from support.clusters import ScriptedSlave, caught_up, master, same_log, slave
+from support.core_clients import PlainClient
 from support.loopback import make_authority, make_certificate, until
 
-from penstock.broker.core import Denied
+from penstock.broker.operations import Denied, host_text
 from penstock.broker.replication import slave as slave_module
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.broker.replication.config_sync import MasterLink
+from penstock.broker.replication.follow_tickets import (
+    MAX_TICKETS,
+    TICKET_S,
+    FollowTickets,
+    NoMasterProof,
+    check_proof,
+    proof_of,
+)
+from penstock.broker.settings import BrokerSettings
+from penstock.errors import BadSettings
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.headers.admin import Follow, FollowReply
+from penstock.protocol.signing import sign
 from penstock.remoting.connection import Connection
-from penstock.store import Message
+from penstock.store import Message, Settings
 
 COPIED = (
     RequestCode.GET_BROKER_RUNTIME_INFO,
@@ -84,7 +100,135 @@ def test_a_connection_without_proof_is_cut_off(
             stranger = await ScriptedSlave.open(m)
             stranger.report(0)
             assert await stranger.until_closed() == b""
-            assert "must first send a request signed by an administrator" in caplog.text
+            assert "must first ask for a ticket" in caplog.text
+
+    run(go())
+
+
+def test_a_ticket_is_for_one_port_and_no_other_process_of_the_host(
+    run: Run, tmp_path: Path, controlled: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An administrator, as the console on the broker's own host, asks something; another process connects."""
+
+    async def go() -> None:
+        async with master(tmp_path / "m", **controlled) as m:
+            m.store.put(Message("orders", b"one"))
+            admin = await m.client(signer=lambda command: sign(command, "the-slave", "very-secret"))
+            ok(await admin.ask(RequestCode.GET_BROKER_RUNTIME_INFO))
+            ok(await admin.ask(RequestCode.PENSTOCK_FOLLOW, nonce="n", port=1))
+            stranger = await ScriptedSlave.open(m)
+            stranger.report(0)
+            assert await stranger.until_closed() == b""
+            assert "must first ask for a ticket" in caplog.text
+
+    run(go())
+
+
+def test_a_ticket_is_used_once_and_ends_soon() -> None:
+    now = 0.0
+    tickets = FollowTickets(None, lambda: now)
+    slave = PlainClient("10.0.0.8")
+    for port in (1000, 1001):
+        tickets.give(slave, Follow(nonce="n", port=port))
+    tickets.give(slave, Follow(nonce="n"))
+    assert not tickets.take("10.0.0.9", 1000)
+    assert not tickets.take("10.0.0.8", 1002)
+    assert not tickets.take("10.0.0.8", 0)
+    assert tickets.take("10.0.0.8", 1000)
+    assert not tickets.take("10.0.0.8", 1000)
+    now = TICKET_S + 1
+    assert not tickets.take("10.0.0.8", 1001)
+    for port in range(MAX_TICKETS):
+        tickets.give(slave, Follow(nonce="n", port=port + 1))
+    with pytest.raises(Refusal):
+        tickets.give(slave, Follow(nonce="n", port=60_000))
+
+
+# -- who may be followed -------------------------------------------------------------------------------------
+
+
+def test_a_slave_with_access_control_follows_a_master_that_proves_itself(
+    run: Run, tmp_path: Path, controlled: dict[str, Any]
+) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m", **controlled) as m:
+            m.store.put(Message("orders", b"one"))
+            own = {**controlled, "ha_account_file": account(tmp_path, "the-slave")}
+            async with slave(tmp_path / "s", m, **own) as s:
+                await caught_up(m, s)
+                same_log(m.store, s.store)
+
+    run(go())
+
+
+@pytest.mark.parametrize("proof", ["auto", "required", "off"])
+def test_a_slave_follows_a_master_that_proves_nothing_only_if_told_so(
+    run: Run, tmp_path: Path, controlled: dict[str, Any], caplog: pytest.LogCaptureFixture, proof: str
+) -> None:
+    """An impostor answers every request and sends a log, but does not know the secret."""
+
+    async def go() -> None:
+        async with master(tmp_path / "m") as impostor:
+            impostor.store.put(Message("orders", b"one"))
+            impostor.broker.state.topics.create_for_send_back("evil", 1)
+            own = {**controlled, "ha_account_file": account(tmp_path, "the-slave"), "ha_master_proof": proof}
+            async with slave(tmp_path / "s", impostor, **own) as s:
+                if proof == "off":
+                    await caught_up(impostor, s)
+                    return
+                await until(lambda: "did not prove that it knows the secret" in caplog.text)
+                assert s.store.log.queue.files == ()
+                assert s.broker.state.topics.find("evil") is None
+
+    run(go())
+
+
+def test_a_slave_with_access_control_needs_an_account_or_has_to_be_told(
+    run: Run, tmp_path: Path, controlled: dict[str, Any]
+) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m") as m:
+            with pytest.raises(BadSettings, match="haMasterProof=off"):
+                async with slave(tmp_path / "s", m, **controlled):
+                    pass
+            with pytest.raises(BadSettings, match="auto, required or off"):
+                async with slave(tmp_path / "s", m, ha_master_proof="perhaps"):
+                    pass
+
+    run(go())
+
+
+def test_a_proof_is_for_one_question_and_one_address() -> None:
+    asked, here = Follow(nonce="mine", port=7), ("10.0.0.7", 10911)
+    answer = FollowReply(nonce="theirs", ha_address="10.0.0.7:10912")
+    answer.proof = proof_of("very-secret", asked, answer, here)
+    check_proof("very-secret", asked, answer, here)
+    moved = FollowReply(nonce="theirs", ha_address="10.6.6.6:10912", proof=answer.proof)
+    nothing = FollowReply(nonce="theirs", ha_address="10.0.0.7:10912", proof="\u00e9")
+    for secret, question, reply, address in (
+        ("other-secret", asked, answer, here),
+        ("very-secret", Follow(nonce="another", port=7), answer, here),
+        ("very-secret", Follow(nonce="mine", port=8), answer, here),
+        ("very-secret", asked, answer, ("10.6.6.6", 10911)),  # who passed the question on
+        ("very-secret", asked, moved, here),
+        ("very-secret", asked, nothing, here),
+    ):
+        with pytest.raises(NoMasterProof):
+            check_proof(secret, question, reply, address)
+
+
+def test_a_name_server_cannot_send_a_slave_to_another_log(run: Run, tmp_path: Path, controlled: dict[str, Any]) -> None:
+    async def go() -> None:
+        own = {"ha_account_file": account(tmp_path, "the-slave"), "ha_master_proof": "required"}
+        async with master(tmp_path / "m", **controlled) as m:
+            link = MasterLink(Settings.dev(), BrokerSettings(**own))
+            clients, log = host_text(*m.address), host_text(*cast(Any, m.broker.replication.listens_at))
+            link.set_addresses(log, clients)
+            await link.ask_for_ticket(1)
+            link.set_addresses("10.6.6.6:10912", clients)
+            with pytest.raises(NoMasterProof, match=r"a name server says .* from 10\.6\.6\.6:10912"):
+                await link.ask_for_ticket(1)
+            link.close()
 
     run(go())
 
@@ -150,6 +294,14 @@ def test_the_log_goes_through_tls(
             async with slave(tmp_path / "s", m, store={"broker": trusting}) as s:
                 await caught_up(m, s)
                 same_log(m.store, s.store)
+            assert m.broker.replication.listens_at is not None
+            for _ in range(40):  # whose handshakes fail
+                _, stranger = await asyncio.open_connection(*m.broker.replication.listens_at)
+                stranger.write(b"no handshake at all")
+                stranger.close()
+                await stranger.wait_closed()
+            async with slave(tmp_path / "again", m, store={"broker": trusting}) as s:
+                await caught_up(m, s)
             async with slave(tmp_path / "plain", m) as s:
                 await until(lambda: "cannot follow the master" in caplog.text)
                 assert s.store.log.queue.files == ()

@@ -98,8 +98,7 @@ class Reading:
             numbers, offsets = self._store.query_many(topic, keys)
             many: dict[str, list[int]] = {key: [] for key in keys}
             for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
-                if self._store.look_up(offset) is not None:  # it only says where a record lies, damaged or not
-                    many[keys[number]].append(offset)
+                many[keys[number]].append(offset)
             assert many == {key: self.keys[topic, key] for key in keys}
 
     def _ask_for_times(self) -> None:

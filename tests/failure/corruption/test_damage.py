@@ -14,7 +14,7 @@ import pytest
 from failure.corruption.damaged_store import SETTINGS, Base, Damage, do_damage
 from failure.corruption.reading import Reading, assert_undamaged_is_served, keys_of
 from support.disks import UnsyncedFiles
-from support.effort import in_parts
+from support.effort import in_parts, tell_progress
 from support.messages import SEED
 from support.stores import is_one_sentence
 
@@ -94,7 +94,8 @@ def assert_is_named(report: AuditReport, base: Base, folder: Path, damage: Damag
 
 
 def run(bases: Bases, folder: Path, seeds: range, check: Callable[[Base, Path, Damage], None]) -> None:
-    for number in seeds:
+    print(f"PENSTOCK_SEED={SEED}")
+    for done, number in enumerate(seeds, 1):
         seed = f"{SEED} {number}"
         base = bases[number % 2]
         base.write_to(folder)
@@ -104,6 +105,7 @@ def run(bases: Bases, folder: Path, seeds: range, check: Callable[[Base, Path, D
         except BaseException:
             print(f"seed {seed!r}, {'closed' if base.is_clean else 'killed'}, {damage.what}, the store is in {folder}")
             raise
+        tell_progress(f"damaged stores, {check.__name__}", done, len(seeds), 500)
 
 
 @pytest.mark.parametrize("part", in_parts(range(PARTS)))

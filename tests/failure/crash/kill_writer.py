@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import json
 import os
+import pkgutil
 import random
 import sys
 import threading
@@ -24,7 +25,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from support.messages import is_delayed, message, number_of, place_of, place_put
+from support.messages import SMALL_STEPS, is_delayed, message, number_of, place_of, place_put
 
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, PutResult, Settings
@@ -156,6 +157,8 @@ def fork(order: dict[str, Any]) -> int:
 
 
 def main() -> None:
+    for name, size in SMALL_STEPS.items():
+        setattr(pkgutil.resolve_name(name.rpartition(".")[0]), name.rpartition(".")[2], size)
     for line in sys.stdin:
         child = fork(json.loads(line))
         print(child, flush=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from failure.crash import kill_writer
-from support import TESTS
+from support import ROOT, TESTS
 from support.effort import in_parts
 from support.messages import SEED, SMALL_FILES, Place, read_store
 
@@ -45,7 +45,7 @@ class Nursery:
         with said.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, kill_writer.__file__],
-                env={**os.environ, "PYTHONPATH": str(TESTS)},
+                env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{ROOT / 'src'}"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -112,6 +112,7 @@ class Campaign:
             **SMALL_FILES,
             "flush_disk_type": self._flush,
             "pre_allocate_files": chance.random() < 0.5,
+            "grow_log_files": chance.random() < 0.5,
             "flush_interval_commit_log": chance.choice((5, 50, 500)),
             "flush_interval_consume_queue": chance.choice((2, 20, 1000)),
             "flush_consume_queue_thorough_interval": chance.choice((1, 30, 60_000)),

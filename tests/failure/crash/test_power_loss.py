@@ -34,9 +34,9 @@ from support.messages import (
 from support.power_loss import Image, PowerLossFiles, write_image
 
 from penstock.format.config_tables import ConsumerOffsets
+from penstock.format.kernel_row_types import Reason
 from penstock.format.kernels import check_record
 from penstock.format.record import decode_record
-from penstock.format.scan_rows import Reason
 from penstock.store import FlushDiskType, MessageStore, PutResult, Settings
 from penstock.store.config_files import ConfigFiles
 
@@ -80,7 +80,8 @@ class Scenario:
         else:
             write_image(before.image, base)
         self.chance = random.Random(seed)
-        self.settings = Settings.dev(**BUSY, flush_disk_type=flush, pre_allocate_files=self.chance.random() < 0.5)
+        drawn = {name: self.chance.random() < 0.5 for name in ("pre_allocate_files", "grow_log_files")}
+        self.settings = Settings.dev(**BUSY, flush_disk_type=flush, **drawn)
         self.files = PowerLossFiles(base, seed, self.cut)
         self.cuts: list[Cut] = []
         self.acknowledged = [] if before is None else list(before.acknowledged)
@@ -257,3 +258,4 @@ def test_thousands_of_power_losses_keep_what_was_promised(tmp_path: Path, flush:
         folder = tmp_path / "run"
         looked += run(folder, f"{SEED} {flush} {looked}", flush, 400)
         shutil.rmtree(folder)
+        print(f"power losses, {flush}: {looked:,} of {TORTURE_IMAGES:,}, PENSTOCK_SEED={SEED}", flush=True)

@@ -16,7 +16,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.effort import chosen_seed
+from support.effort import chosen_seed, tell_progress
 
 from penstock.errors import BadFrame, BadRequest
 from penstock.format.config_tables import SubscriptionGroup, TopicConfigs
@@ -182,6 +182,7 @@ def torment(inputs: int) -> None:
         except BaseException:
             print(f"input {number}: {pieces!r}")
             raise
+        tell_progress("mutated frames", number + 1, inputs, 50_000)
     assert commands > inputs // 20  # enough got past the frames for the rest to be tried
     assert peak_memory() - before < 64 << 20
 

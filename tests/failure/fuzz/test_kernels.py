@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from support.effort import TWINS, chosen_seed
 
+from penstock.format.kernel_row_types import PUT_ROW, ROW
 from penstock.format.kernels import plain
 from penstock.format.kernels.types import ListColumn, MapColumn, TextColumn
-from penstock.format.scan_rows import PUT_ROW, ROW
 
 CALLS = int(os.environ.get("PENSTOCK_CALLS", "6000"))
 REFUSALS = (ValueError, TypeError, OverflowError, MemoryError, IndexError, BufferError, UnicodeError)

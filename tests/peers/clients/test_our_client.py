@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from peers.clients.conftest import Connect, bodies, message
 from support.brokers import Served
 from support.peers import JavaServed, until_registered
 
-from penstock.client.fetch import Sql92
+from penstock.client.handlers import Later
 from penstock.client.message import Message, ReceivedMessage
-from penstock.client.message_delivery import Later
+from penstock.client.producer import ProducerOptions
+from penstock.client.pull_requests import Sql92
 from penstock.client.push_consumer import PushOptions
 from penstock.client.sync import Admin, Producer, PushConsumer, TransactionProducer
 from penstock.client.transaction_producer import TransactionState
@@ -84,6 +86,31 @@ def test_javas_broker_takes_and_gives_all_kinds_of_messages(theirs: JavaServed) 
         assert viewed is not None
         assert viewed.body == b"plain"
         assert admin.groups.progress("CID", "orders").lag <= 1  # the last tag that nobody wanted may be left
+
+
+def test_sends_that_linger_are_batches_at_javas_broker_and_a_handler_gets_lists(theirs: JavaServed) -> None:
+    bodies = [b"%d" % number for number in range(200)]
+    found: list[ReceivedMessage] = []
+
+    def handle(batch: list[ReceivedMessage]) -> None:
+        found.extend(batch)
+
+    with (
+        Admin(theirs.namesrv) as admin,
+        Producer("PID", theirs.namesrv, options=ProducerOptions(linger=0.02, max_in_flight=50)) as producer,
+        ThreadPoolExecutor(50) as threads,
+    ):
+        admin.topics.create("lingering", queues=4)
+        until(lambda: len(producer.queues("lingering")) == 4)
+        results = list(threads.map(lambda body: producer.send(Message("lingering", body)), bodies))
+        producer.flush()
+    options = PushOptions(consume_from="first", batch_size=16)
+    with PushConsumer("CID_lists", handle, theirs.namesrv, subscriptions={"lingering": "*"}, options=options):
+        until(lambda: len(found) >= 200)
+    places = {each.msg_id: (each.body, each.queue_id, each.queue_offset, each.offset_msg_id) for each in found}
+    assert len(places) == 200
+    for body, sent in zip(bodies, results, strict=True):
+        assert places[sent.msg_id] == (body, sent.queue.queue_id, sent.queue_offset, sent.offset_msg_id)
 
 
 def test_retries_dead_letters_order_and_filters_at_javas_broker(theirs: JavaServed) -> None:

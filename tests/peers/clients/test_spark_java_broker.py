@@ -15,11 +15,11 @@ from penstock.client.sync import Admin, Producer
 from penstock.errors import DataLost
 from penstock.pipeline.cluster_source import ClusterSource
 from penstock.pipeline.cluster_tasks import ClusterTask
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.jobs.lag import lag
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import OffsetRange, Queue
-from penstock.pipeline.rows import inflate_bodies
+from penstock.pipeline.source_rows import inflate_bodies
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 

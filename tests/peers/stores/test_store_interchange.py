@@ -94,7 +94,7 @@ def read_all(store: MessageStore, topic: str, queue_id: int) -> list[dict[str, A
 
 def comparable(message: Record) -> dict[str, Any]:
     fields = message_object(message, 0)
-    del fields["tags_code"]
+    del fields["tags_code"], fields["body_text"]
     return fields
 
 

@@ -25,6 +25,15 @@ PLACES = {
 }
 
 
+@pytest.mark.parametrize("value", [HIGHEST, MINUS_ONE, LOWEST], ids=["highest", "-1", "lowest"])
+def test_a_record_whose_queue_offset_cannot_be_is_named(home: StoreHome, value: bytes) -> None:
+    with home.open() as store:
+        puts = [store.put(Message("T", b"%d" % each)) for each in range(COUNT)]
+    home.write(home.log_files()[0], puts[5].physical_offset + 20, value)
+    (named,) = [each for each in audit(home.path, Settings.dev()).errors if each.kind == "record-queue"]
+    assert (named.offset, named.messages) == (puts[5].physical_offset, 1)
+
+
 @pytest.mark.parametrize("number", [0, 5, COUNT - 1])
 @pytest.mark.parametrize("value", [HIGHEST, MINUS_ONE, LOWEST], ids=["highest", "-1", "lowest"])
 @pytest.mark.parametrize("place", PLACES)

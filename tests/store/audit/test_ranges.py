@@ -15,11 +15,11 @@ from penstock.format import kernels
 from penstock.store.audit import AuditReport, audit
 from penstock.store.audit.audit import build_report
 from penstock.store.audit.config import read_config
-from penstock.store.audit.keys import audit_index_file
+from penstock.store.audit.index_keys import audit_index_file
 from penstock.store.audit.plan import make_plan, split_log
 from penstock.store.audit.ranges import RangeResult, audit_range
-from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.layout import Layout
+from penstock.store.overlay_files import OverlayFiles
 
 
 @pytest.fixture(scope="module")

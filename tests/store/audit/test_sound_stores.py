@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from store.properties.test_put_is_got import HISTORIES, SETTINGS, History, scratch
@@ -14,6 +16,8 @@ from support import full_speed_writer
 from support.effort import BY_TWIN, running_on
 from support.messages import STORED, as_v2, make_record
 
+from penstock.format import kernels
+from penstock.format.index_layout import IndexGeometry, key_hash
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.audit import Finding, audit
 
@@ -73,6 +77,39 @@ def test_records_of_rocketmq_5_with_long_topics_are_sound(tmp_path: Path) -> Non
     report = audit(tmp_path, Settings.dev())
     assert without_config(report.findings) == []
     assert (report.figures.records, report.figures.keys) == (10, 10)
+
+
+GEOMETRY = IndexGeometry(slots=100, items=500)
+TAGGED = Settings.dev(max_hash_slot_num=100, max_index_num=500)
+
+
+@pytest.mark.parametrize("key", ["", "k"], ids=["tags alone", "keys and tags"])
+def test_an_index_of_rocketmq_5_5_with_items_for_tags_is_sound(tmp_path: Path, key: str) -> None:
+    items: list[tuple[int, int, int]] = []
+    with MessageStore.open(tmp_path, TAGGED) as store:
+        for number in range(30):
+            store.put(
+                Message("T", b"x", tags=f"päckchen{number % 3}" if number % 4 else "", keys=(key,) if key else ())
+            )
+        for record in store.get("T", 0, 0, 30).messages:
+            place = record.physical_offset, record.store_timestamp
+            items += [(key_hash("T", each), *place) for each in record.keys]
+            items += [(key_hash("T", f"T#{record.tags}"), *place)] if record.tags else []
+    file = bytearray(GEOMETRY.file_size)
+    columns = zip(*items, strict=True)
+    hashes, offsets, times = (np.array(column, kind) for column, kind in zip(columns, "iqq", strict=True))
+    assert kernels.index_put(file, *GEOMETRY, hashes, offsets, times) == len(items)
+    (tmp_path / "index").mkdir(exist_ok=True)
+    path = next((tmp_path / "index").iterdir(), tmp_path / "index" / "20200101000000000")
+    path.write_bytes(file)
+    assert without_config(audit(tmp_path, TAGGED).findings) == []
+    wrong = GEOMETRY.item_position(len(items))
+    path.write_bytes(bytes(file[:wrong]) + struct.pack(">i", int(hashes[-1]) + 100) + bytes(file[wrong + 4 :]))
+    assert "index-dangling" in {finding.kind for finding in audit(tmp_path, TAGGED).findings}
+    path.write_bytes(file)
+    with MessageStore.open(tmp_path, TAGGED) as store:
+        store.put(Message("T", b"new", tags="päckchen0", keys=(key,) if key else ()))
+    assert without_config(audit(tmp_path, TAGGED).findings) == []
 
 
 def _with_long_topic(record: bytes) -> bytes:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.stores import PER_FILE, AgedStore, StoreHome, build_all, eventually
 
 from penstock.errors import StoreInUse
-from penstock.store import Dispatch, GetStatus, Message
+from penstock.store import Dispatch, GetStatus, Message, MessageStore
+from penstock.store.external_dispatch import builder as builder_module
 from penstock.store.external_dispatch.builder import Builder
 from penstock.store.repair import repair
 
@@ -45,7 +49,30 @@ def test_what_is_not_dispatched_is_not_deleted(aged: AgedStore) -> None:
     assert len(aged.run_on_request()) == 4
 
 
-def test_the_store_deletes_the_log_and_the_job_what_was_derived_from_it(aged: AgedStore) -> None:
+def test_a_queue_whose_messages_all_expired_goes_on_after_a_power_loss(
+    aged: AgedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "_SYNC_EVERY_S", math.inf)
+    fill(aged, 3)
+    aged.store.put(Message("other", bytes(900)))
+    aged.store.flush()
+    with Builder.open(aged.home.path) as builder:
+        dispatch_all(aged, builder)
+        aged.age(100)
+        assert aged.run_on_request() == [], "the disk may know nothing of the queue yet"
+    assert len(aged.run_on_request()) == 3
+    lost = tmp_path / "lost"
+    shutil.copytree(aged.home.path, lost)
+    shutil.rmtree(lost / "consumequeue" / "T")
+    (lost / "penstock" / "dispatch.done").unlink()
+    with MessageStore.open(lost, aged.store.settings.with_changes(store_path_root_dir=lost)) as store:
+        assert store.put(Message("T", b"next")).queue_offset == 3 * PER_FILE
+
+
+def test_the_store_deletes_the_log_and_the_job_what_was_derived_from_it(
+    aged: AgedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "_SYNC_EVERY_S", 0.0)
     builder = Builder.open(aged.home.path)
     fill(aged, 10)
     dispatch_all(aged, builder)

@@ -11,7 +11,7 @@ from support.damage import DamagedHome, by_ranges, copy_of, derived
 from penstock.format import kernels
 from penstock.store.audit.queue_coverage import CoveredRun
 from penstock.store.rebuild import ThreadRunner, is_small_job
-from penstock.store.rebuild.completion import IndexFilePlan, KeySpan, QueueGroup
+from penstock.store.rebuild.combine_ranges import IndexFilePlan, KeySpan, QueueGroup
 from penstock.store.rebuild.plan import RebuildRange
 from penstock.store.rebuild.ranges import QueuePlan
 

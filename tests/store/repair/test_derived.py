@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from support.damage import QUEUES, DamagedHome
+from support.stores import PER_FILE, AgedStore, StoreHome
 
 from penstock.format.queue_unit import PRE_BLANK, pack_unit
 from penstock.store import Message
 from penstock.store.rebuild import run_serially
 from penstock.store.rebuild.plan import RebuildRange
+from penstock.store.repair import repair
 
 
 def units(home: DamagedHome, topic: str, queue_id: int) -> Path:
@@ -249,3 +251,28 @@ def test_what_an_interrupted_rebuild_left_is_not_used_after_the_log_has_changed(
         home.rebuild(run=ranges_only)
     home.repair()
     home.assert_whole(broken)
+
+
+def test_a_queue_whose_messages_have_expired_keeps_its_next_offset_beside_a_covered_range(tmp_path: Path) -> None:
+    """Units that never had a message, at the begin of its file, are not taken for lost messages."""
+    aged = AgedStore(StoreHome(tmp_path / "store"))
+    for topic in "AABBB":
+        aged.fill(1, topic)
+    aged.age(80, files=1)
+    assert len(aged.run_on_request()) == 1
+    aged.store.close()
+    shutil.rmtree(aged.home.path / "consumequeue")
+    aged.open()
+    assert (aged.store.min_offset("A", 0), aged.store.max_offset("A", 0)) == (PER_FILE, 2 * PER_FILE)
+    aged.age(80, files=1)
+    assert len(aged.run_on_request()) == 1
+    aged.store.close()
+    aged.home.flip(aged.home.log_files()[1], 200)
+    settings = aged.store.settings
+    for _ in range(2):
+        repair(aged.home.path, settings, clock=aged.home.clock)
+        aged.open()
+        assert aged.numbers("A") == []
+        assert aged.store.max_offset("A", 0) == 2 * PER_FILE
+        assert len(aged.numbers("B")) == 3 * PER_FILE - 1
+        aged.store.close()

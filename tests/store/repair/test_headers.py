@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 
 import pytest
-from support.damage import SMALL_LOG_SIZE, DamagedHome
+from support.damage import SMALL_LOG_SIZE, SMALL_SETTINGS, DamagedHome
 
+from penstock.errors import StoreFailed
 from penstock.format.record import Record
 from penstock.store import Message
 
@@ -147,3 +148,27 @@ def test_records_hidden_by_a_filler_come_back_only_if_a_queue_serves_them(home: 
         for each in hidden:
             found = home.read_queue(store, each.topic, each.queue_id)
             assert (each in found) == served
+
+
+@pytest.mark.parametrize("change", ["a store time", "hidden records", "a long file"])
+def test_a_repair_for_which_the_quarantine_has_no_room_changes_nothing(home: DamagedHome, change: str) -> None:
+    home.fill(20)
+    damaged, record = home.record("T", 0, 1), home.record("U", 0, 15)
+    home.damage(damaged)
+    if change == "a store time":
+        home.write_log(record.physical_offset + STORE_TIME, bytes(8))
+    elif change == "hidden records":
+        left = SMALL_LOG_SIZE - record.physical_offset % SMALL_LOG_SIZE
+        home.write_log(record.physical_offset, left.to_bytes(4, "big") + bytes.fromhex("cbd43194"))
+        for path in (home.path / "consumequeue").rglob("0*"):
+            path.unlink() if path.is_file() else None
+        (home.path / "penstock" / "dispatched.json").unlink()
+    else:
+        with home.log_files()[-1].open("ab") as file:
+            file.write(bytes(SMALL_LOG_SIZE - 1) + b"x")
+    before = home.listing()
+    settings = SMALL_SETTINGS.with_changes(quarantine_max_bytes=damaged.size)
+    with pytest.raises(StoreFailed, match="quarantineMaxBytes"):
+        home.repair(settings=settings)
+    after = home.listing()
+    assert {name for name in after.keys() | before.keys() if after.get(name) != before.get(name)} <= {"lock"}

@@ -14,7 +14,9 @@ from support.stores import PER_FILE, AgedStore, StoreHome, eventually
 
 from penstock.errors import StoreFailed
 from penstock.format.constants import OP_HALF_TOPIC, SCHEDULE_TOPIC
-from penstock.store import GetStatus, Message
+from penstock.format.queue_unit import PRE_BLANK
+from penstock.store import BrokerRole, GetStatus, Message, Settings
+from penstock.store.rebuild import rebuild
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -260,3 +262,126 @@ def test_a_store_that_is_read_only_or_closed_deletes_nothing(filled: StoreHome, 
     with pytest.raises(StoreFailed, match="closed"):
         act(view)
     assert filled.listing() == before
+
+
+def test_a_message_put_after_a_power_loss_is_not_taken_for_one_of_the_deleted_topic(home: StoreHome) -> None:
+    """The deletion was noted at an end of the log that the power loss has moved back."""
+    store = home.open()
+    home.put_numbered(store, 3, "A")
+    kept = store.log.max_offset
+    home.put_numbered(store, 30, "A")
+    assert store.delete_topic("A")
+    store.close()
+    (path,) = home.log_files()
+    home.write(path, kept, bytes(path.stat().st_size - kept))
+    home.mark_crashed()
+    store = home.open()
+    assert store.log.max_offset == kept
+    assert store.topics() == []
+    home.put_numbered(store, 2, "A")
+    for _ in range(2):
+        store.close()
+        store = home.open()
+        assert home.bodies(store, "A") == [b"0000", b"0001"]
+    shutil.rmtree(home.path / "consumequeue")
+    assert home.bodies(home.open(read_only=True), "A") == [b"0000", b"0001"]
+
+
+def test_a_slave_that_knew_a_deletion_before_its_messages_serves_its_own_as_a_master(home: StoreHome) -> None:
+    store = home.open(broker_role=BrokerRole.SLAVE)
+    assert store.delete_as_master({"A": 1 << 20}) == []
+    assert store.deleted_topics() == {}, "it is deleted when the log has reached the offset"
+    store.change_role(store.role.next(BrokerRole.ASYNC_MASTER))
+    home.put_numbered(store, 2, "A")
+    for _ in range(2):
+        assert home.bodies(store, "A") == [b"0000", b"0001"]
+        store.close()
+        store = home.open()
+
+
+def test_a_topic_does_not_come_back_after_a_kill_once_its_messages_are_gone_from_the_log(
+    home: StoreHome, tmp_path: Path
+) -> None:
+    """The snapshot of the queues still has it, so the note of its deletion must stay until the next snapshot."""
+    aged = AgedStore(home)
+    aged.fill(1, "A")
+    aged.store.close()
+    assert aged.open().delete_topic("A")
+    aged.fill(4, "B")
+    aged.age(80, files=1)
+    assert len(aged.run_on_request()) == 1
+    again = AgedStore(home.copy_to(tmp_path / "copy"))
+    assert again.store.topics() == ["B"]
+    assert list(note_of(again.home)) == ["A"]
+    again.store.close()
+    again.open()
+    again.age(80, files=1)
+    assert len(again.run_on_request()) == 1
+    assert note_of(again.home) == {}, "the snapshot of the last close knows no such queue"
+    assert again.store.put(Message("A", b"000000")).queue_offset == 0
+    again.home.close_all()
+
+
+def test_a_queue_file_that_a_power_loss_brings_back_empty_brings_no_topic_back(home: StoreHome) -> None:
+    settings = {"mapped_file_size_consume_queue": 8 * 20}
+    store = home.open(**settings)
+    home.put_numbered(store, 12, "A")
+    home.put_numbered(store, 1, "B")
+    store.catch_up()
+    second = home.queue_files("A")[1]
+    assert store.delete_topic("A")
+    store.close()
+    second.parent.mkdir(parents=True)
+    second.write_bytes(bytes(8 * 20))
+    home.mark_crashed()
+    store = home.open(**settings)
+    assert store.topics() == ["B"]
+    assert store.put(Message("A", b"new")).queue_offset == 0
+    store.catch_up()
+    store.close()
+    home.mark_crashed()
+    assert home.bodies(home.open(**settings), "A") == [b"new"]
+
+
+@pytest.mark.parametrize("act", [None, rebuild], ids=["start", "rebuild"])
+def test_a_topic_made_again_whose_messages_are_all_lost_assigns_no_offset_twice(home: StoreHome, act: Any) -> None:
+    """A consumer may have got them, and would pass over messages with the same offsets."""
+    store = home.open()
+    home.put_numbered(store, 1, "A")
+    assert store.delete_topic("A")
+    begin = store.log.max_offset
+    home.put_numbered(store, 2, "A")
+    end = store.log.max_offset
+    home.put_numbered(store, 1, "B")
+    store.close()
+    home.write(home.log_files()[0], begin, bytes(end - begin))
+    for _ in range(2):
+        if act is not None:
+            act(home.path, Settings.dev())
+        store = home.open()
+        assert store.max_offset("A", 0) == 2
+        store.close()
+    units = home.queue_files("A")[0]
+    home.write(units, 0, 2 * PRE_BLANK)
+    store = home.open()
+    assert store.put(Message("A", b"new")).queue_offset == 2
+
+
+def test_a_topic_made_again_whose_first_message_is_lost_keeps_the_others(home: StoreHome) -> None:
+    """Its first queue file begins with a unit without a record, which says nothing about the file's age."""
+    settings = {"mapped_file_size_consume_queue": 8 * 20}
+    store = home.open(**settings)
+    home.put_numbered(store, 3, "A")
+    assert store.delete_topic("A")
+    begin = store.log.max_offset
+    home.put_numbered(store, 1, "A")
+    end = store.log.max_offset
+    home.put_numbered(store, 11, "A")
+    store.close()
+    home.write(home.log_files()[0], begin, bytes(end - begin))
+    shutil.rmtree(home.path / "consumequeue")
+    home.mark_crashed()
+    for _ in range(3):
+        store = home.open(**settings)
+        assert home.bodies(store, "A") == [b"%04d" % number for number in range(1, 12)]
+        store.close()

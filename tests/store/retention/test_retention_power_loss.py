@@ -113,3 +113,74 @@ def test_a_topic_is_there_or_deleted_whatever_was_lost(aged: AgedStore, base: Pa
         assert again.store.put(Message("A", b"next")).queue_offset == expected, what
         again.home.close_all()
     assert outcomes == {0, 1, 16}
+
+
+def test_a_queue_whose_messages_are_all_deleted_goes_on_where_it_was(base: Path, tmp_path: Path) -> None:
+    """Only its last unit tells its next offset then: it is on disk before the log's file goes."""
+    base.mkdir()
+    disk = ForgetfulDisk(base, SEED)
+    aged = AgedStore(StoreHome(base / "store"), disk)
+    aged.fill(1, "A")
+    aged.fill(1, "B")
+    aged.age(80, files=1)
+    images: list[Image] = []
+    disk.at_sync_point = lambda what: images.append(disk.image())
+    assert len(aged.run_on_request()) == 1
+    disk.at_sync_point = lambda what: None
+    images += [disk.image() for _ in range(10)]
+    aged.store.close()
+    disk.close()
+    for image in images:
+        again = opened(image, tmp_path / "image")
+        assert again.store.put(Message("A", b"next")).queue_offset == PER_FILE
+        again.home.close_all()
+
+
+def test_a_message_of_a_queue_that_was_cleaned_away_is_served_whatever_was_lost(base: Path, tmp_path: Path) -> None:
+    """The files of the old queue may be back, with units up to an offset that the new queue has not reached."""
+    base.mkdir()
+    disk = ForgetfulDisk(base, SEED)
+    aged = AgedStore(StoreHome(base / "store"), disk)
+    aged.fill(1, "A")
+    aged.fill(2, "B")
+    aged.store.close()
+    aged.open()
+    aged.age(80, files=1)
+    assert len(aged.run_on_request()) == 1
+    assert aged.store.clean_expired_queues() == [("A", 0)]
+    with aged.store.dispatcher.paused():
+        assert aged.store.put(Message("A", b"000000")).queue_offset == 0
+        aged.store.flush()
+        killed = aged.home.copy_to(tmp_path / "killed")
+        images = [disk.image() for _ in range(20)]
+    aged.store.close()
+    disk.close()
+    for image in (None, *images):
+        again = AgedStore(killed, RoomyDisk()) if image is None else opened(image, tmp_path / "image")
+        assert again.numbers("A") == [0]
+        assert again.store.put(Message("A", b"000001")).queue_offset == 1
+        again.home.close_all()
+
+
+def test_a_deleted_topic_does_not_come_back_once_its_messages_have_expired(base: Path, tmp_path: Path) -> None:
+    """The files of its queue may come back until their removal is synced. The note of the deletion stays until then."""
+    base.mkdir()
+    disk = ForgetfulDisk(base, SEED)
+    aged = AgedStore(StoreHome(base / "store"), disk)
+    aged.fill(1, "A")
+    aged.fill(1, "B")
+    assert aged.store.delete_topic("A")
+    aged.fill(2, "B")
+    aged.store.close()
+    aged.open()
+    aged.age(80, files=2)
+    assert len(aged.run_on_request()) == 2
+    assert aged.store.deleted_topics() == {}, "the note is gone"
+    images = [disk.image() for _ in range(10)]
+    aged.store.close()
+    disk.close()
+    for image in images:
+        again = opened(image, tmp_path / "image")
+        assert again.store.topics() == ["B"]
+        assert again.store.put(Message("A", b"000000")).queue_offset == 0
+        again.home.close_all()

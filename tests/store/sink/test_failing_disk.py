@@ -14,7 +14,8 @@ from support.effort import in_parts
 from support.messages import SEED
 from support.stores import is_one_sentence
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, disk_refused
+from penstock.store.sink.journal import Identity, WriterKind
 
 ROWS = 30
 
@@ -49,6 +50,7 @@ def test_any_call_fails(sound: Path, every: int, stays_broken: bool) -> None:
         found = bodies(path)
         assert found in ([], whole(1, ROWS)), files.failed
         assert is_one_sentence(sentence) if sentence else found, f"{files.failed}: it was said to be stored"
+        assert not found or not sentence or "it is unknown whether" in sentence, f"{files.failed}: {sentence}"
         commit_rows(path, query_batch(1), ROWS, UnsyncedFiles())
         assert bodies(path) == whole(1, ROWS), files.failed
         assert_sound(path)
@@ -68,3 +70,25 @@ def test_a_log_that_cannot_be_synced_has_no_mark(sound: Path) -> None:
     assert not (sound / "penstock" / "sink" / "marks").exists()
     assert bodies(sound) == []
     assert not commit_rows(sound, query_batch(1), ROWS, UnsyncedFiles()).already_stored
+
+
+class RefusingJournal(UnsyncedFiles):
+    """A disk that stores the batch and its mark, but not the journal's last update."""
+
+    def __init__(self) -> None:
+        self.is_marked = False
+
+    def replace_bytes(self, path: Path, data: bytes | memoryview, keep_backup: bool = False) -> None:
+        if self.is_marked and path.name == "journal.json":
+            raise disk_refused("cannot write", path, len(data), OSError(errno.EIO, "Input/output error"))
+        super().replace_bytes(path, data, keep_backup)
+        self.is_marked = self.is_marked or path.parent.name == "marks"
+
+
+@pytest.mark.parametrize("kind", list(WriterKind))
+def test_a_batch_whose_mark_is_written_is_stored_whatever_follows(sound: Path, kind: WriterKind) -> None:
+    batch = Identity(kind, "a", 1)
+    assert not commit_rows(sound, batch, ROWS, RefusingJournal()).already_stored
+    assert bodies(sound) == whole(1, ROWS)
+    assert commit_rows(sound, batch, ROWS, UnsyncedFiles()).already_stored
+    assert bodies(sound) == whole(1, ROWS)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from penstock.broker.admin.clients import AdminClients
+from penstock.broker.admin.config_change import ConfigChange
 from penstock.broker.admin.groups import AdminGroups, AdminOffsets, AdminProgress
-from penstock.broker.admin.runtime import AdminRuntime, ConfigChange
+from penstock.broker.admin.runtime import AdminRuntime
 from penstock.broker.admin.topics import AdminTopics
-from penstock.broker.broker_state import BrokerState
-from penstock.broker.core import ClientRequests, Operation
 from penstock.broker.filters import SqlCompiler
 from penstock.broker.long_polling import HeldPulls
+from penstock.broker.operations import ClientRequests, Operation
+from penstock.broker.saved_tables import BrokerState
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.stats import Rates
+from penstock.format.constants import SCHEDULE_TOPIC
+from penstock.store.message_store import MessageStore
+
+
+def _delayed(store: MessageStore) -> int:
+    """Returns how many delayed messages were ever stored."""
+    queues = (store.queues.find(SCHEDULE_TOPIC, number) for number in range(len(store.settings.delay_levels)))
+    return sum(queue.max_offset for queue in queues if queue is not None)
 
 
 class BrokerAdmin:
@@ -24,8 +36,13 @@ class BrokerAdmin:
         acks: PendingAcks,
         requests: ClientRequests,
         compile_sql: SqlCompiler,
+        derived: Mapping[str, str],
+        *,
+        max_message_size: int,
     ) -> None:
-        self.rates = Rates(state.counters, state.settings.now.broker_cluster_name)
+        """For `derived` and `max_message_size` see `ConfigChange`."""
+        delayed = partial(_delayed, state.store)
+        self.rates = Rates(state.counters, state.settings.now.broker_cluster_name, delayed=delayed)
         self._runtime = AdminRuntime(state, self.rates, held, acks)
         self._concerns = (
             AdminTopics(state),
@@ -34,7 +51,7 @@ class BrokerAdmin:
             AdminProgress(state, self.rates, compile_sql),
             AdminOffsets(state, requests),
             self._runtime,
-            ConfigChange(state),
+            ConfigChange(state, derived, max_message_size),
         )
 
     def operations(self) -> tuple[Operation, ...]:
@@ -43,4 +60,4 @@ class BrokerAdmin:
     def sample(self) -> None:
         """Samples the message counters. Call it every `stats.SAMPLE_S` seconds."""
         self.rates.sample()
-        self._runtime.days.roll()
+        self._runtime.sample()

@@ -11,9 +11,9 @@ import time
 from functools import partial
 from typing import Final
 
-from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import ConsumerGroup, GroupMember
-from penstock.broker.core import Answer, Client, ClientRequests, Operation, administration
+from penstock.broker.operations import Answer, Client, ClientRequests, Operation, administration
+from penstock.broker.saved_tables import BrokerState
 from penstock.errors import BadMessage, NoAnswer, PenstockError
 from penstock.format.message_id import decode_message_id
 from penstock.protocol.bodies.clients import ClientConnection as ConnectionBody
@@ -47,7 +47,7 @@ class AdminClients:
             administration("all producers", self.all_producers),
             administration("consumer status", self.status),
             administration("running info", self.running_info),
-            administration("consume directly", self.consume_directly),
+            administration("consume directly", self.consume_directly, changes=True),
         )
 
     # -- connections -----------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class AdminClients:
         silent_ms = int((time.monotonic() - member.seen_at) * 1000)
         return ProducerInfo(
             client_id=member.client_id,
-            remote_ip=member.address,
+            remote_ip=f"/{member.address}",  # as Java writes an address
             language=member.language.name,
             version=member.version,
             last_update_timestamp=self._state.clock() - silent_ms,

@@ -8,17 +8,16 @@ one read of a client at a time.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from penstock.broker.broker_state import BrokerState
 from penstock.broker.consumers import ConsumerGroup, is_legal_group, sql_compiler
-from penstock.broker.core import Client, ClientRequests, Operation, administration
 from penstock.broker.filters import Selection, SqlCompiler, by_tags
+from penstock.broker.operations import Client, ClientRequests, Operation, administration
+from penstock.broker.saved_tables import BrokerState
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.stats import Rates
 from penstock.broker.topics import is_system_group
@@ -55,7 +54,6 @@ from penstock.protocol.headers.pull import QueryConsumeQueue
 from penstock.protocol.subscription import TAG, SubscriptionData
 from penstock.protocol.versions import V3_0_7_SNAPSHOT, Language
 
-log = logging.getLogger("penstock.broker")
 _MAX_RETRY_QUEUES: Final = 4096
 
 
@@ -67,8 +65,8 @@ class AdminGroups:
 
     def operations(self) -> tuple[Operation, ...]:
         return (
-            administration("update group", self.update),
-            administration("delete group", self.delete),
+            administration("update group", self.update, changes=True),
+            administration("delete group", self.delete, changes=True),
             administration("all groups", self.all_groups, for_slaves=True),
             administration("show group", self.show),
             administration("group topics", self.topics),
@@ -87,7 +85,6 @@ class AdminGroups:
         if groups.find(group.name) is None and len(groups.all()) >= max_groups:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"there are {max_groups} consumer groups already (maxGroups)")
         groups.update(group)
-        log.info("updated consumer group %s: by=%s", group.name, client.peer[0])
 
     def delete(self, client: Client, request: DeleteGroup) -> None:
         self._state.groups.delete(request.group_name)
@@ -219,14 +216,23 @@ class AdminProgress:
     # -- units -----------------------------------------------------------------------------------------------
 
     async def units(self, client: Client, request: QueryConsumeQueue) -> QueryConsumeQueueResponseBody:
-        wanted = self._state.clients.subscription(request.consumer_group or "", request.topic or "")
-        selection = _selected(wanted, self._compile_sql, self._state.settings)
+        """Returns units of a queue, and whether the subscription of a connected group selects each.
+
+        The filter data of RocketMQ are bloom filters, which Penstock does not have: the text says so.
+        """
+        group, topic = request.consumer_group or "", request.topic or ""
+        wanted = self._state.clients.subscription(group, topic) if group else None
+        selection = None if wanted is None else _selected(wanted, self._compile_sql, self._state.settings)
         read = partial(self._read_units, request, selection)
         body = await asyncio.wrap_future(self._state.store.read_cold(read, client))
         body.subscription_data = wanted
+        if group:
+            body.filter_data = f"{group}@{topic} is not online!" if wanted is None else "null"
         return body
 
-    def _read_units(self, request: QueryConsumeQueue, selection: Selection | str) -> QueryConsumeQueueResponseBody:
+    def _read_units(
+        self, request: QueryConsumeQueue, selection: Selection | str | None
+    ) -> QueryConsumeQueueResponseBody:
         self._state.store.catch_up()
         queue = self._state.store.queues.find(request.topic or "", request.queue_id)
         if queue is None:
@@ -244,13 +250,15 @@ class AdminProgress:
             at += len(units)
         return body
 
-    def _unit(self, physical_offset: int, size: int, tags_code: int, selection: Selection | str) -> ConsumeQueueData:
+    def _unit(
+        self, physical_offset: int, size: int, tags_code: int, selection: Selection | str | None
+    ) -> ConsumeQueueData:
         shown = ConsumeQueueData(physic_offset=physical_offset, physic_size=size, tags_code=tags_code, eval=False)
         if size == NO_RECORD_SIZE:
             shown.msg = "this unit has no message"
         elif isinstance(selection, str):
             shown.msg = selection
-        else:
+        elif selection is not None:
             shown.eval = selection.may_match(np.array([tags_code]))
             if selection.accepts is not None:
                 record, _ = self._state.store.records.raw(physical_offset, size)
@@ -264,12 +272,10 @@ class AdminProgress:
         return [MessageQueue(broker_name=broker, queue_id=number, topic=config.name) for number in range(count)]
 
 
-def _selected(
-    wanted: SubscriptionData | None, compile_sql: SqlCompiler | None, settings: SettingsInForce
-) -> Selection | str:
+def _selected(wanted: SubscriptionData, compile_sql: SqlCompiler | None, settings: SettingsInForce) -> Selection | str:
     """Returns the selection of a subscription, or the error message if it cannot be used."""
-    if wanted is None or wanted.expression_type == TAG:
-        return by_tags("*" if wanted is None else wanted.sub_string)
+    if wanted.expression_type == TAG:
+        return by_tags(wanted.sub_string)
     try:
         return Selection(accepts=sql_compiler(compile_sql, settings)(wanted.sub_string))
     except PenstockError as error:
@@ -289,8 +295,8 @@ class AdminOffsets:
 
     def operations(self) -> tuple[Operation, ...]:
         return (
-            administration("reset offsets", self.reset),
-            administration("clone offsets", self.clone),
+            administration("reset offsets", self.reset, changes=True),
+            administration("clone offsets", self.clone, changes=True),
             administration("all offsets", self.all_offsets, for_slaves=True),
             administration("delay offsets", self.delay_offsets, for_slaves=True),
             administration("correct offsets", self.correct),
@@ -308,8 +314,6 @@ class AdminOffsets:
             why = f"no consumer of group '{request.group}' is connected to take the new offsets"
             raise Refusal(ResponseCode.CONSUMER_NOT_ONLINE, why)
         self._notify(group, request, body)
-        target = "end" if request.timestamp == _TO_END else request.timestamp
-        log.info("offsets reset: group=%s topic=%s to=%s by=%s", request.group, request.topic, target, client.peer[0])
         return body
 
     async def _targets(self, client: Client, request: ResetOffset, config: TopicConfig) -> dict[MessageQueue, int]:
@@ -364,7 +368,6 @@ class AdminOffsets:
             unsubscribed = online is not None and online.subscriptions and topic not in online.subscriptions
             if state.topics.find(topic) is not None and not unsubscribed:
                 state.offsets.clone(request.src_group, request.dest_group, topic)
-        log.info("offsets cloned: from=%s to=%s by=%s", request.src_group, request.dest_group, client.peer[0])
 
     def all_offsets(self, client: Client) -> ConsumerOffsets:
         return self._state.offsets.snapshot()
@@ -383,7 +386,8 @@ class AdminOffsets:
         for group in state.offsets.groups_of(request.topic):
             if group not in excluded:
                 for queue_id, offset in state.offsets.of_queue(group, request.topic).items():
-                    if offset >= max(0, state.store.min_offset(request.topic, queue_id)):
+                    queue = state.store.queues.find(request.topic, queue_id)  # dispatch does not change its minimum
+                    if offset >= (0 if queue is None else queue.min_offset):
                         lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
         for queue_id, offset in state.offsets.of_queue(request.compare_group, request.topic).items():
             if lowest.get(queue_id, _NO_CORRECTION) > offset:

@@ -9,11 +9,10 @@ in a thread, because that touches files; so are store times read, which may be o
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any, Final
 
-from penstock.broker.broker_state import BrokerState
-from penstock.broker.core import Client, Operation, administration
+from penstock.broker.operations import Client, Operation, administration
+from penstock.broker.saved_tables import BrokerState
 from penstock.broker.topics import REPLY_TOPIC_SUFFIX, is_system_topic, retry_topic
 from penstock.errors import BadMessage
 from penstock.format.config_tables import TopicConfig, TopicConfigs
@@ -24,8 +23,6 @@ from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.stats import TopicOffset, TopicStatsTable
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.admin import AllTopicsReply, CreateTopic, TopicName
-
-log = logging.getLogger("penstock.broker")
 
 _MAX_QUEUES: Final = 4096
 _HIGHEST_PERM: Final = 15
@@ -40,8 +37,8 @@ class AdminTopics:
 
     def operations(self) -> tuple[Operation, ...]:
         return (
-            administration("create topic", self.create),
-            administration("delete topic", self.delete),
+            administration("create topic", self.create, changes=True),
+            administration("delete topic", self.delete, changes=True),
             administration("all topics", self.all_topics, for_slaves=True),
             administration("show topic", self.show),
             administration("topic stats", self.stats),
@@ -74,8 +71,6 @@ class AdminTopics:
                 extra=extra,
             )
         )
-        what = "changed" if known else "created"
-        log.info("%s topic %s (%d queues): by=%s", what, request.topic, request.write_queue_nums, client.peer[0])
 
     def _check(self, request: CreateTopic) -> None:
         """Raises Refusal if the topic may not be created or changed with these values."""

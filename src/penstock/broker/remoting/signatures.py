@@ -1,7 +1,8 @@
 """Signatures of remoting requests: who sent a request, with access control.
 
 A `Signatures` is the `before` hook of a broker's server. It sets the connection's account for the operation's rights,
-which the core checks. A request that is not signed as it must be is refused before anything of it is read.
+which the core checks. A request that is not signed as it must be is refused before anything of it is read. So is one
+that its client has sealed, as Penstock's own do, if it is another request than was signed, or was here before.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from penstock.broker.access import Access
 from penstock.namesrv.access import ADMINISTRATION, LocalRule
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
-from penstock.protocol.signing import account_of, is_signed_with
+from penstock.protocol.signing import account_of, is_signed_with, seal_of
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Before
 
@@ -31,6 +32,13 @@ class Signatures:
         if account is not None and not is_signed_with(command, account.secret_key):
             why = f"no account '{str(key)[:64]}', or its secretKey did not sign this request"
             self._access.refuse(connection, f"request {command.code}", why)
+        seal = None if account is None else seal_of(command)
+        if seal is not None:
+            why = "it was signed as another request"
+            if seal.code == command.code:
+                why = self._access.replays.refusal(str(key), seal.session, seal.number, seal.time_ms)
+            if why:
+                self._access.refuse(connection, f"request {command.code}", why)
         connection.account = key
 
     def for_name_server(self, rule: LocalRule) -> Before:

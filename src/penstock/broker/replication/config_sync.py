@@ -1,6 +1,7 @@
 """A slave's ordinary requests to its master: are the logs the same, and copies of the tables.
 
-`MasterLink` knows the master's addresses, from the settings or else from name servers, and keeps one connection.
+`MasterLink` knows the master's addresses, from the settings or else from name servers, and keeps one connection. Where
+haMasterProof asks for it, nothing is asked on a connection before the master has proved itself (`tickets`).
 
 `check_same_log` runs before anything is appended. The HA protocol cannot compare logs, so the slave sends two ordinary
 requests: where the master's log ends (request code 28), and which message the master has at the offset of the slave's
@@ -21,20 +22,23 @@ import asyncio
 import contextlib
 import logging
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.broker.broker_state import BrokerState
+from penstock.broker.replication.follow_tickets import NoMasterProof, check_proof
+from penstock.broker.saved_tables import BrokerState
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings, PenstockError, Unreachable
 from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicConfigs
 from penstock.format.record import decode_record
+from penstock.protocol import fields
 from penstock.protocol.bodies.admin import KVTable, decode_config, decode_deleted
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers.admin import AllTopicsReply
-from penstock.protocol.signing import sign
+from penstock.protocol.headers.admin import AllTopicsReply, Follow, FollowReply
+from penstock.protocol.signing import RequestSigner
 from penstock.remoting.connection import Address, Connection, connect
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.sockets import parse_address
@@ -73,6 +77,14 @@ class MasterLink:
         if broker.master_addr:
             parse_address(broker.master_addr, "masterAddr")
         self._account = None if broker.ha_account_file is None else _read_account(broker.ha_account_file)
+        self._signer = None if self._account is None else RequestSigner(*self._account)
+        proof = broker.ha_master_proof
+        self._needs_proof = proof == "required" or (proof == "auto" and broker.acl_enable)
+        if self._needs_proof and self._account is None:
+            raise BadSettings(
+                "with access control, a slave follows only a master that proves that it knows the secret of an account "
+                "that both have; set haAccountFile, or haMasterProof=off to follow any master"
+            )
         self.tls = client_tls(settings.broker)
         self._found_log = self._found_clients = ""
         self._connection: Connection | None = None
@@ -107,15 +119,54 @@ class MasterLink:
     # -- requests --------------------------------------------------------------------------------------------
 
     async def ask(self, code: RequestCode, arguments: Mapping[str, str] | None = None) -> Command:
-        """Sends a request and returns the master's reply. Raises Unreachable, NoAnswer, or MasterRefused."""
+        """Sends a request and returns the master's reply.
+
+        Raises Unreachable, NoAnswer, MasterRefused, or NoMasterProof.
+        """
+        return await self._ask(await self._connect(), code, arguments)
+
+    async def _ask(
+        self, connection: Connection, code: RequestCode, arguments: Mapping[str, str] | None = None
+    ) -> Command:
         command = Command(code, dict(arguments or {}))
-        if self._account is not None:
-            sign(command, *self._account)
-        connection = await self._connect()
+        if self._signer is not None:
+            self._signer.sign(command)
         reply = await connection.request(command, _WAIT_S)
         if reply.code != ResponseCode.SUCCESS:
             raise MasterRefused(reply.code, reply.remark or "")
         return reply
+
+    async def ask_for_ticket(self, port: int) -> None:
+        """Asks the master to admit a connection to its replication port from a port of this host.
+
+        Does nothing without an account. Raises NoMasterProof if the master must prove itself and does not, or if it
+        sends its log from another address than a name server says; and the errors of `ask`.
+        """
+        if self._account is not None:
+            await self._follow(await self._connect(), self._account, port)
+
+    async def _follow(self, connection: Connection, account: tuple[str, str], port: int) -> None:
+        request = Follow(nonce=secrets.token_hex(16), port=port, access_key=account[0])
+        try:
+            reply = await self._ask(connection, RequestCode.PENSTOCK_FOLLOW, fields.write(request))
+        except MasterRefused as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and not self._needs_proof:
+                return  # a RocketMQ master, or one that needs no ticket
+            raise
+        if not self._needs_proof:
+            return
+        answer = reply.read(FollowReply)
+        check_proof(account[1], request, answer, connection.peer)
+        if port and not self._configured_log and self._found_log != answer.ha_address:
+            raise NoMasterProof(
+                f"a name server says that the master sends its log from {self._found_log}, but the master says "
+                f"{answer.ha_address or 'that it does not'}; nothing is copied"
+            )
+
+    @property
+    def has_account(self) -> bool:
+        """Whether this slave has an account, with which it asks for tickets."""
+        return self._account is not None
 
     async def _connect(self) -> Connection:
         if self._connection is not None and not self._connection.closed:
@@ -126,8 +177,15 @@ class MasterLink:
         if not self.client_address:
             raise Unreachable("no name server knows the master; set masterAddr, or start the master")
         address: Address = parse_address(self.client_address, "masterAddr")
-        self._connection = await connect(address, tls=self.tls, limits=ConnectionLimits(frame_bytes=_MAX_BODY))
-        return self._connection
+        connection = await connect(address, tls=self.tls, limits=ConnectionLimits(frame_bytes=_MAX_BODY))
+        if self._needs_proof and self._account is not None:
+            try:
+                await self._follow(connection, self._account, 0)
+            except BaseException:
+                connection.close()
+                raise
+        self._connection = connection
+        return connection
 
     def close(self) -> None:
         if self._connection is not None:
@@ -236,6 +294,7 @@ class ConfigCopy:
         self._state = state
         self._link = link
         self._deleted: dict[str, int] = {}
+        """The master's deletions that were repeated here: by topic, the physical offset before which it is deleted."""
         self._loop = asyncio.get_running_loop()
         self._soon = asyncio.Event()
         self.copies = 0
@@ -267,11 +326,7 @@ class ConfigCopy:
         state, ask = self._state, self._link.ask
         reply = await ask(RequestCode.GET_ALL_TOPIC_CONFIG)
         state.topics.replace(decode_config(TopicConfigs, reply.body))
-        deleted = decode_deleted(reply.read(AllTopicsReply).penstock_deleted_topics or "")
-        if deleted != self._deleted:
-            for topic in await asyncio.to_thread(state.store.delete_as_master, deleted):
-                log.info("deleted topic %s, as the master did", topic)
-            self._deleted = deleted
+        await self._delete(decode_deleted(reply.read(AllTopicsReply).penstock_deleted_topics or ""))
         groups = decode_config(SubscriptionGroups, (await ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body)
         state.groups.replace(groups)
         offsets = decode_config(ConsumerOffsets, (await ask(RequestCode.GET_ALL_CONSUMER_OFFSET)).body)
@@ -279,3 +334,12 @@ class ConfigCopy:
         delays = decode_config(DelayOffsets, (await ask(RequestCode.GET_ALL_DELAY_OFFSET)).body)
         state.delayed.replace(delays)
         self.copies += 1
+
+    async def _delete(self, deleted: dict[str, int]) -> None:
+        """Repeats the master's deletions. One behind the end of this log waits until the log has reached it."""
+        log_end = self._state.store.log.queue.wrote_offset
+        reached = {topic: end for topic, end in deleted.items() if end <= log_end}
+        if reached != self._deleted:
+            for topic in await asyncio.to_thread(self._state.store.delete_as_master, reached):
+                log.info("deleted topic %s, as the master did", topic)
+            self._deleted = reached

@@ -11,8 +11,8 @@ The protocol is RocketMQ's. All numbers are big-endian, and nothing else is sent
                             12     n  the bytes, which never cross the end of a log file
 
 A slave's first report says where the master begins to send. 0 means the start of the master's last file. -1 means the
-start of the master's log; only Penstock's masters know it, RocketMQ's ignore it. Nothing is authenticated, and there is
-no checksum but that of the records.
+start of the master's log; only Penstock's masters know it, RocketMQ's ignore it. Nothing is authenticated here (see
+`tickets`), and there is no checksum but that of the records.
 
 The master sends only bytes that consumers may see: committed bytes, and under SYNC_FLUSH only bytes on disk. So a slave
 is never ahead of its master after a crash. The loop sends bytes that were just written. For a slave that is further
@@ -41,14 +41,16 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final, Self, cast
 
 from penstock.broker.access import Access
+from penstock.broker.replication.follow_tickets import FollowTickets
 from penstock.errors import PenstockError
 from penstock.namesrv.access import networks
+from penstock.rate_limited_log import RateLimitedLog
 from penstock.remoting.connection import Address, address_of
 from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import ServerTls, TlsMode
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.message_store import MessageStore
-from penstock.supervision import Supervisor
+from penstock.task_supervision import Supervisor
 
 log = logging.getLogger("penstock.broker")
 
@@ -117,14 +119,17 @@ class CatchUpSender:
     """Sends the log, from a thread, to a slave that is far behind.
 
     It has its own duplicate of the socket, which stays valid while the thread uses it. The loop must write nothing to
-    the connection meanwhile. Only one thread at a time may call `send`. The loop may call `end`, which makes `send`
-    return.
+    the connection meanwhile. Only one thread at a time may call `send`. Any thread may call `end`, once or more: it
+    makes `send` return, and the last of the two to finish closes the socket, so that no callback of the loop has to.
     """
 
     def __init__(self, queue: MappedFileQueue, batch: int, connected: socket.socket) -> None:
         self._queue = queue
         self._batch = batch
         self._socket = connected
+        self._gate = threading.Lock()
+        """Guards `_is_sending`, `_ended` and the end of the socket."""
+        self._is_sending = False
         self._ended = False
 
     @classmethod
@@ -136,6 +141,19 @@ class CatchUpSender:
 
         The offset is less than `end` if the log is shorter, or after `end()`. Raises OSError or LogDeleted.
         """
+        with self._gate:
+            if self._ended:
+                return start
+            self._is_sending = True
+        try:
+            return self._send_log(start, end)
+        finally:
+            with self._gate:
+                self._is_sending = False
+                if self._ended:
+                    self._socket.close()
+
+    def _send_log(self, start: int, end: int) -> int:
         at = prefetch_at = start
         while at < end and not self._ended:
             if at >= prefetch_at:
@@ -171,14 +189,13 @@ class CatchUpSender:
             pass
 
     def end(self) -> None:
-        """Makes `send` return, because the connection is closed."""
-        self._ended = True
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Closes the socket. Callers must make sure that no thread is in `send`."""
-        self._socket.close()
+        """Makes `send` return, because the connection is closed, and closes the socket."""
+        with self._gate:
+            self._ended = True
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            if not self._is_sending:
+                self._socket.close()
 
 
 # -- one slave -----------------------------------------------------------------------------------------------
@@ -191,20 +208,20 @@ _ONE_TURN: Final = 64 << 20
 class SlaveConnection(asyncio.Protocol):
     """A master's connection to one slave: sends the log and reads the slave's reports.
 
-    `refusal` takes a host and returns why it may not follow, or an empty string. `on_close` is called when the
-    connection ends. `threads` has at least one thread per slave.
+    `admit` is called when the connection is established, and returns whether the slave may follow. `on_close` is called
+    when an established connection ends. `threads` has at least one thread per slave.
     """
 
     def __init__(
         self,
         store: MessageStore,
         threads: Executor,
-        refusal: Callable[[str], str],
+        admit: Callable[[SlaveConnection], bool],
         on_close: Callable[[SlaveConnection], object],
     ) -> None:
         self._store = store
         self._threads = threads
-        self._refusal = refusal
+        self._admit = admit
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -247,8 +264,8 @@ class SlaveConnection(asyncio.Protocol):
         keep_alive(transport.get_extra_info("socket"))
         self._is_encrypted = transport.get_extra_info("sslcontext") is not None
         opened.set_write_buffer_limits(high=_CHUNK if self._is_encrypted else 0)
-        if why := self._refusal(self.peer[0]):
-            self.drop(f"it may not follow: {why}")
+        if not self._admit(self):
+            opened.abort()
 
     def data_received(self, data: bytes) -> None:
         """Reads reports. Of several, the first may say where to begin, and the last says how far the slave is."""
@@ -278,8 +295,6 @@ class SlaveConnection(asyncio.Protocol):
         self._next = _NOT_STARTED
         if self._catch_up is not None:
             self._catch_up.end()
-            if not self._sending_to:
-                self._catch_up.close()
         self._on_close(self)
 
     def end(self) -> None:
@@ -287,11 +302,17 @@ class SlaveConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Closes the connection at once. Does not depend on the loop, which may end before its next turn."""
+        if self._catch_up is not None:
+            self._catch_up.end()
+        if self._transport is not None:
+            self._transport.abort()
+
     def drop(self, why: str) -> None:
         """Aborts the connection, and logs why."""
         log.warning("dropped %s: %s", self, why)
-        if self._transport is not None:
-            self._transport.abort()
+        self.abort()
 
     # -- reports ---------------------------------------------------------------------------------------------
 
@@ -385,8 +406,6 @@ class SlaveConnection(asyncio.Protocol):
     def _on_thread_done(self, done: asyncio.Future[int] | asyncio.Future[tuple[bytes, int]]) -> None:
         self._sending_to = 0
         error = None if done.cancelled() else done.exception()
-        if self._catch_up is not None and not self.follows:
-            self._catch_up.close()
         if done.cancelled() or not self.follows or not self._is_open:
             return
         if error is not None:
@@ -408,20 +427,29 @@ _POLL_S: Final = 0.1
 _GATHER_S: Final = 0.005
 """Seconds that new bytes are collected if no put waits for them. Sending each message alone costs more than its put."""
 _MAX_SLAVES: Final = 32
-_PROOF_S: Final = 60.0
-"""Seconds after an administrator's signed request in which a slave may connect from the same host."""
+_HANDSHAKE_S: Final = 5.0
+"""Limit of the TLS handshake, so that strangers do not keep descriptors."""
+_GOODBYE_S: Final = 1.0
+"""Limit for slaves to read what was sent to them before the listener stopped."""
 
 
 class SlaveListener:
     """The port on which a master accepts slaves, and the connections to all slaves. Start and stop it once."""
 
     def __init__(
-        self, store: MessageStore, allow_from: str, access: Access | None, tls: ServerTls, tasks: Supervisor
+        self,
+        store: MessageStore,
+        allow_from: str,
+        access: Access | None,
+        tickets: FollowTickets,
+        tls: ServerTls,
+        tasks: Supervisor,
     ) -> None:
         """Raises BadSettings if `allow_from` is not a list of networks."""
         self._store = store
         self._allowed = networks(allow_from, "haAllowFrom")
         self._access = access
+        self._tickets = tickets
         self._tls = tls
         self._supervisor = tasks
         self._loop = asyncio.get_running_loop()
@@ -432,14 +460,18 @@ class SlaveListener:
         self._gather_scheduled = False
         self._sent_to = 0
         """The log's end at the last send. All bytes before it are sent or being sent."""
+        self._refusals = RateLimitedLog(log)
         self.slaves: set[SlaveConnection] = set()
+        self._no_slaves = asyncio.Event()
+        self._no_slaves.set()
 
     async def start(self, host: str, port: int) -> Address:
         """Starts to listen. Returns the address. Raises Unreachable."""
         listener = listen(host, port)
         where: Address = listener.getsockname()[:2]
         tls = self._tls.context if self._tls.mode is TlsMode.ENFORCING else None
-        self._server = await self._loop.create_server(self._accept, sock=listener, ssl=tls)
+        limit = None if tls is None else _HANDSHAKE_S
+        self._server = await self._loop.create_server(self._accept, sock=listener, ssl=tls, ssl_handshake_timeout=limit)
         self._store.watermarks.on_slave_wait(self.send_now)
         self._store.watermarks.on_advance(self._on_advance)
         self._store.dispatcher.on_advance(self.send_soon)
@@ -447,7 +479,7 @@ class SlaveListener:
         return where
 
     async def stop(self) -> None:
-        """Stops listening and closes all connections."""
+        """Stops listening and closes all connections, also those of slaves that do not read."""
         self._store.watermarks.remove_slave_wait_listener(self.send_now)
         self._store.watermarks.remove_advance_listener(self._on_advance)
         self._store.dispatcher.remove_advance_listener(self.send_soon)
@@ -456,39 +488,54 @@ class SlaveListener:
             self._server.close()
         for slave in list(self.slaves):
             slave.end()
-        if self._server is not None:
+        try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._server.wait_closed(), 1.0)
+                await asyncio.wait_for(self._no_slaves.wait(), _GOODBYE_S)
+        finally:  # also if the broker's own limit has passed
+            for slave in list(self.slaves):
+                slave.abort()
         await asyncio.to_thread(self._threads.shutdown)
 
     # -- connections -----------------------------------------------------------------------------------------
 
     def _accept(self) -> SlaveConnection:
-        slave = SlaveConnection(self._store, self._threads, self._refusal, self.slaves.discard)
+        return SlaveConnection(self._store, self._threads, self._admit, self._forget)
+
+    def _admit(self, slave: SlaveConnection) -> bool:
+        """Takes an established connection over, unless the slave may not follow. That is logged, a line a second."""
+        if why := self._refusal(slave.peer):
+            self._refusals.warn(f"dropped {slave}: it may not follow: {why}")
+            return False
         self.slaves.add(slave)
-        return slave
+        self._no_slaves.clear()
+        return True
+
+    def _forget(self, slave: SlaveConnection) -> None:
+        self.slaves.discard(slave)
+        if not self.slaves:
+            self._no_slaves.set()
 
     def allows(self, host: str) -> bool:
         """Whether slaves may connect from the address `host`: it is in haAllowFrom, or it is a loopback address."""
         address = ipaddress.ip_address(host)
         return address.is_loopback or any(address in network for network in self._allowed)
 
-    def _refusal(self, host: str) -> str:
-        """Returns why a slave at `host` may not follow; an empty string if it may.
+    def _refusal(self, peer: Address) -> str:
+        """Returns why a slave at this host and port may not follow; an empty string if it may.
 
-        RocketMQ's slaves do not authenticate, so the address must be in haAllowFrom. With access control, the access
-        file must also list the address as white, or a request signed by an administrator must have come from it in the
-        last _PROOF_S seconds. Penstock's slaves send such a request before they connect.
+        RocketMQ's slaves do not authenticate, so the host must be in haAllowFrom. With access control, the access file
+        must also list the host as white, or the slave must have a ticket, for which Penstock's slaves ask before they
+        connect.
         """
-        if len(self.slaves) > _MAX_SLAVES:
+        host = peer[0]
+        if len(self.slaves) >= _MAX_SLAVES:
             return f"{_MAX_SLAVES} slaves are connected already"
         if not self.allows(host):
             return "its address is not in haAllowFrom"
         if self._access is None or self._access.accounts.is_white(host):
             return ""
-        proved_at = self._access.administered_from.get(host)
-        if proved_at is None or time.monotonic() - proved_at > _PROOF_S:
-            return "with access control, its host must first send a request signed by an administrator (haAccountFile)"
+        if not self._tickets.take(*peer):
+            return "with access control, it must first ask for a ticket with an administrator's account (haAccountFile)"
         return ""
 
     # -- sending ---------------------------------------------------------------------------------------------

@@ -14,12 +14,13 @@ from collections import deque
 from typing import Final
 
 from penstock.broker.access import Access
-from penstock.broker.broker_state import BrokerState
-from penstock.broker.core import Client, Operation, administration
+from penstock.broker.operations import Client, Operation, administration, host_text
 from penstock.broker.registration import BrokerRegistration
 from penstock.broker.replication.config_sync import ConfigCopy, MasterLink
+from penstock.broker.replication.follow_tickets import FollowTickets
 from penstock.broker.replication.master import SlaveListener
 from penstock.broker.replication.slave import MasterFollower
+from penstock.broker.saved_tables import BrokerState
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings
 from penstock.protocol.bodies.admin import HaClient, HaConnection, HaRuntimeInfo
@@ -118,6 +119,12 @@ def check_role(settings: Settings, broker: BrokerSettings) -> None:
         )
 
 
+def shown_settings(settings: Settings, broker: BrokerSettings) -> dict[str, str]:
+    """Returns the settings of the port for slaves as texts, by name, as they are in force; port 0 if there is none."""
+    port = settings.ha_listen_port if listens(settings, broker) else 0
+    return {"brokerIP2": broker.broker_ip2 or _LOOPBACK, "haListenPort": str(port)}
+
+
 def listens(settings: Settings, broker: BrokerSettings) -> bool:
     """Whether this broker accepts slaves, by its role and settings."""
     if settings.broker_role is BrokerRole.ASYNC_MASTER:
@@ -138,11 +145,12 @@ class Replication:
         self._listener: SlaveListener | None = None
         self._follower: MasterFollower | None = None
         self._copy: ConfigCopy | None = None
+        self.tickets = FollowTickets(access)
         self.listens_at: Address | None = None
         """The address to which slaves connect; None if slaves are not accepted."""
         link: MasterLink | None = None
         if listens(store.settings, broker):
-            self._listener = SlaveListener(store, broker.ha_allow_from, access, tls, state.tasks)
+            self._listener = SlaveListener(store, broker.ha_allow_from, access, self.tickets, tls, state.tasks)
         if store.role.takes_replica_bytes:
             link = MasterLink(store.settings, broker)
             registration.on_master = link.set_addresses
@@ -169,6 +177,7 @@ class Replication:
             return None
         where = await self._listener.start(self._broker.broker_ip2 or _LOOPBACK, self._settings.ha_listen_port)
         self.listens_at = where
+        self.tickets.ha_address = host_text(*where)
         return where
 
     def start_following(self) -> None:

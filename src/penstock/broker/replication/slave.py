@@ -29,10 +29,10 @@ from penstock.broker.replication.config_sync import LogMismatch, Master, MasterL
 from penstock.broker.replication.master import EVERYTHING, FRAME, REPORT
 from penstock.errors import PenstockError, Unreachable
 from penstock.remoting.sockets import keep_alive, parse_address
+from penstock.store.encode_message import PutRefused
 from penstock.store.message_store import MessageStore
-from penstock.store.prepare import PutRefused
 from penstock.store.replication.replica_log import BytesRefused, DamagedOnTheWay, ReplicaLog
-from penstock.supervision import Supervisor
+from penstock.task_supervision import Supervisor
 
 log = logging.getLogger("penstock.broker")
 _READ_SIZE: Final = 2 << 20
@@ -45,7 +45,7 @@ _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class LogReceiver:
-    """One connection to a master. It owns the connected socket, which `close` closes."""
+    """One connection to a master. It owns the connected socket: `run` closes it at its end, and so does `close`."""
 
     def __init__(
         self, store: MessageStore, connected: socket.socket, tls: ssl.SSLContext | None, master: Master
@@ -59,7 +59,7 @@ class LogReceiver:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closed = False
         self._wake_lock = threading.Lock()
-        """Guards `_wake_fd`: once the descriptor is closed, its number may belong to another file."""
+        """Guards the descriptors: once one is closed, its number may belong to another file."""
         self._buffer = memoryview(bytearray(_READ_SIZE))
         self._unsent = b""
         self._head = b""
@@ -88,21 +88,22 @@ class LogReceiver:
     def end(self, why: str) -> None:
         """Makes `run` return. If it is called again, the first reason stays."""
         self.why = self.why or why
-        with contextlib.suppress(OSError):
+        with self._wake_lock, contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self.wake()
 
     def close(self) -> None:
-        """Closes the socket. Callers must wait until `run` has returned."""
-        self._socket.close()
+        """Closes the socket, if it is open. No thread may be in `run`."""
         with self._wake_lock:
-            self._is_closed = True
-            os.close(self._wake_fd)
+            if not self._is_closed:
+                self._is_closed = True
+                self._socket.close()
+                os.close(self._wake_fd)
 
     # -- the thread ------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serves the connection until it ends. Raises Unreachable if the connection cannot be encrypted."""
+        """Serves the connection until it ends, and closes it. Raises Unreachable if it cannot be encrypted."""
         try:
             self._encrypt()
             self._report()
@@ -111,6 +112,7 @@ class LogReceiver:
             self.why = self.why or f"the connection to the master broke: {error.strerror or error}"
         finally:
             self._log.drop_partial()
+            self.close()
 
     def _encrypt(self) -> None:
         if self._tls is not None:
@@ -308,7 +310,7 @@ class MasterFollower:
 
     async def stop(self) -> None:
         await self._supervisor.end(_FOLLOW)
-        self._thread.shutdown()
+        await asyncio.to_thread(self._thread.shutdown)
         self._link.close()
 
     # -- connecting ------------------------------------------------------------------------------------------
@@ -349,17 +351,23 @@ class MasterFollower:
         address = parse_address(self._link.log_address, "haMasterAddress")
         await asyncio.to_thread(self._store.flush)  # so that the first report covers the whole log
         connected = await self._connect(address)
-        receiver = LogReceiver(self._store, connected, self._link.tls, master)
-        self._receiver = receiver
-        log.info("following master %s:%d from offset %d", *address, self._store.log.queue.wrote_offset)
-        running = self._loop.run_in_executor(self._thread, receiver.run)
         try:
+            receiver = LogReceiver(self._store, connected, self._link.tls, master)
+        except BaseException:
+            connected.close()
+            raise
+        running: asyncio.Future[None] | None = None
+        try:
+            self._receiver = receiver
+            log.info("following master %s:%d from offset %d", *address, self._store.log.queue.wrote_offset)
+            running = self._loop.run_in_executor(self._thread, receiver.run)
             await asyncio.wait([running])
         finally:
-            receiver.end("this broker is stopping")
-            await asyncio.wait([running])
-            receiver.close()
             self._receiver = None
+            receiver.end("this broker is stopping")
+            if running is not None:
+                await asyncio.wait([running])  # a second cancellation ends the wait; then the thread closes the socket
+            receiver.close()
         await running
         if receiver.refused is not None:
             raise receiver.refused
@@ -390,6 +398,9 @@ class MasterFollower:
 
     async def _connect_to(self, connected: socket.socket, where: Any) -> None:
         connected.setblocking(False)
+        if self._link.has_account:
+            connected.bind(("::" if connected.family == socket.AF_INET6 else "0.0.0.0", 0))
+            await self._link.ask_for_ticket(connected.getsockname()[1])
         async with asyncio.timeout(_CONNECT_S):
             await self._loop.sock_connect(connected, where)
         keep_alive(connected)

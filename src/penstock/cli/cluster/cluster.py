@@ -8,17 +8,26 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.cluster_connection import IGNORED, Broker, Call, Cluster, named, over_network
-from penstock.cli.options import help_if_alone
+from penstock.cli.confirmation import Yes, confirm, describe_change
+from penstock.cli.options import DryRun, Name, VerbGroup, help_if_alone
 from penstock.cli.output import add_row, show, table, write, write_json, write_note
-from penstock.errors import PenstockError
+from penstock.cli.suggestions import did_you_mean
+from penstock.errors import BadSettings, PenstockError
 from penstock.protocol.bodies.admin import HaRuntimeInfo
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(cls=VerbGroup, rich_markup_mode=None)
 _FIGURES = ("brokerVersionDesc", "putTps", "getTransferedTps", "msgPutTotalTodayNow", "msgGetTotalTodayNow")
-BrokerName = Annotated[str, named("--broker-name", "-b", "--brokerName", metavar="NAME", meaning="The broker's name.")]
-Key = Annotated[str, named("--key", "-k", metavar="NAME", meaning="The setting's name.")]
-Value = Annotated[str, named("--value", "-v", metavar="VALUE", meaning="Its new value.")]
-Namespace = Annotated[str, named("--namespace", "-s", metavar="NAME", meaning="The namespace.")]
+BrokerName = Annotated[
+    str, named("--broker-name", "-b", "--brokerName", metavar="NAME", meaning="The broker's name."), Name("BROKER")
+]
+Key = Annotated[str, named("--key", "-k", metavar="NAME", meaning="The setting's name."), Name("KEY")]
+Value = Annotated[str, named("--value", "-v", metavar="VALUE", meaning="Its new value."), Name("VALUE")]
+BrokerAddress = Annotated[
+    str | None,
+    named("--broker", "-b", "--brokerAddr", metavar="HOST:PORT", meaning="Only this broker."),
+    Name("HOST:PORT"),
+]
+Namespace = Annotated[str, named("--namespace", "-s", metavar="NAME", meaning="The namespace."), Name("NAMESPACE")]
 
 
 @app.callback(invoke_without_command=True)
@@ -29,7 +38,7 @@ def cluster(context: typer.Context) -> None:
 
     \b
       penstock cluster list
-      penstock cluster status -b 127.0.0.1:10911
+      penstock cluster status 127.0.0.1:10911
     """
     help_if_alone(context)
 
@@ -93,13 +102,13 @@ async def _figures(call: Call, address: str, more: bool) -> dict[str, str]:
 
 
 @over_network
-async def status(call: Call, broker: Broker = None, cluster: Cluster = None) -> None:
+async def status(call: Call, broker: BrokerAddress = None, cluster: Cluster = None) -> None:
     """Print all figures of one broker, of a cluster's masters, or of all masters.
 
     Examples:
 
     \b
-      penstock cluster status -b 127.0.0.1:10911
+      penstock cluster status 127.0.0.1:10911
       penstock cluster status --json
     """
     targets = await call.admin.cluster.targets(cluster, broker)
@@ -107,7 +116,7 @@ async def status(call: Call, broker: Broker = None, cluster: Cluster = None) -> 
 
 
 @over_network
-async def replication(call: Call, broker: Broker = None) -> None:
+async def replication(call: Call, broker: BrokerAddress = None) -> None:
     """Replication state: each master's slaves, and how far they are behind.
 
     In bytes and seconds, with the time of the last ack. A slave that does not follow reports why. Brokers that do not
@@ -117,7 +126,7 @@ async def replication(call: Call, broker: Broker = None) -> None:
 
     \b
       penstock cluster replication
-      penstock cluster replication -b 127.0.0.1:10911 --json
+      penstock cluster replication 127.0.0.1:10911 --json
     """
     rows: list[dict[str, Any]] = []
     for name, broker_id, address in await _brokers(call, broker):
@@ -198,13 +207,13 @@ def _show(row: dict[str, Any]) -> None:
 
 
 @over_network
-async def config(call: Call, broker: Broker = None, cluster: Cluster = None) -> None:
+async def config(call: Call, broker: BrokerAddress = None, cluster: Cluster = None) -> None:
     """Print the settings of one broker, of a cluster's masters, or of all masters.
 
     Examples:
 
     \b
-      penstock cluster config -b 127.0.0.1:10911
+      penstock cluster config 127.0.0.1:10911
     """
     targets = await call.admin.cluster.targets(cluster, broker)
     _write_tables(call, {each: await call.admin.cluster.broker_config(each) for each in targets})
@@ -230,7 +239,7 @@ async def set_config(call: Call, key: Key, value: Value, broker: Broker = None, 
     Examples:
 
     \b
-      penstock cluster set -b 127.0.0.1:10911 -k transactionCheckMax -v 5
+      penstock cluster set -b 127.0.0.1:10911 transactionCheckMax 5
     """
     targets = await call.admin.cluster.targets(cluster, broker)
     for address in targets:
@@ -252,8 +261,9 @@ async def wipe_write_perm(call: Call, broker_name: BrokerName) -> None:
     Examples:
 
     \b
-      penstock cluster wipe-write-perm -b broker-a
+      penstock cluster wipe-write-perm broker-a
     """
+    await _check_broker_name(call, broker_name)
     _write_count(call, broker_name, await call.admin.cluster.wipe_write_perm(broker_name), "lost")
 
 
@@ -264,9 +274,18 @@ async def add_write_perm(call: Call, broker_name: BrokerName) -> None:
     Examples:
 
     \b
-      penstock cluster add-write-perm -b broker-a
+      penstock cluster add-write-perm broker-a
     """
+    await _check_broker_name(call, broker_name)
     _write_count(call, broker_name, await call.admin.cluster.add_write_perm(broker_name), "regained")
+
+
+async def _check_broker_name(call: Call, broker_name: str) -> None:
+    names = (await call.admin.cluster.info()).broker_addr_table
+    if broker_name not in names:
+        raise BadSettings(
+            f"there is no broker '{broker_name}'; {did_you_mean(broker_name, names, 'penstock cluster list')}"
+        )
 
 
 def _write_count(call: Call, broker_name: str, topics: int, what: str) -> None:
@@ -295,7 +314,7 @@ async def set_namesrv(call: Call, key: Key, value: Value) -> None:
     Examples:
 
     \b
-      penstock cluster set-namesrv -k autoCreateTopicEnable -v false
+      penstock cluster set-namesrv autoCreateTopicEnable false
     """
     await call.admin.cluster.update_namesrv_config({key: value})
     _write_done(call, call.config.name_servers, f"set {key}={value}")
@@ -308,7 +327,7 @@ async def kv(call: Call, namespace: Namespace) -> None:
     Examples:
 
     \b
-      penstock cluster kv -s ORDER_TOPIC_CONFIG
+      penstock cluster kv ORDER_TOPIC_CONFIG
     """
     entries = await call.admin.cluster.list_kv(namespace)
     if call.as_json:
@@ -324,21 +343,32 @@ async def put_kv(call: Call, namespace: Namespace, key: Key, value: Value) -> No
     Examples:
 
     \b
-      penstock cluster put-kv -s mine -k a -v 1
+      penstock cluster put-kv mine a 1
     """
     await call.admin.cluster.put_kv(namespace, key, value)
     _write_done(call, call.config.name_servers, f"set {namespace}/{key}={value}")
 
 
 @over_network
-async def delete_kv(call: Call, namespace: Namespace, key: Key) -> None:
+async def delete_kv(call: Call, namespace: Namespace, key: Key, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Delete a key-value entry at all name servers.
 
     Examples:
 
     \b
-      penstock cluster delete-kv -s mine -k a
+      penstock cluster delete-kv mine a --yes
     """
+    entries = await call.admin.cluster.list_kv(namespace)
+    if key not in entries:
+        listing = f"penstock cluster kv {namespace}"
+        raise BadSettings(f"namespace '{namespace}' has no key '{key}'; {did_you_mean(key, entries, listing)}")
+    if dry_run and call.as_json:
+        write_json({"namespace": namespace, "key": key, "value": entries[key]})
+        return
+    if dry_run:
+        describe_change(f"{namespace}/{key}={entries[key]}", dry_run=True)
+        return
+    await confirm(f"Delete {namespace}/{key}={entries[key]}?", yes)
     await call.admin.cluster.delete_kv(namespace, key)
     _write_done(call, call.config.name_servers, f"deleted {namespace}/{key}")
 

@@ -16,20 +16,25 @@ from penstock.cli.cluster_connection import (
     MaybeTopic,
     Truth,
     boolean,
+    check_group_exists,
     named,
     over_network,
 )
-from penstock.cli.options import help_if_alone
-from penstock.cli.output import add_row, show, table, write, write_json, write_note
+from penstock.cli.confirmation import Yes, confirm, describe_change
+from penstock.cli.options import DryRun, Name, VerbGroup, help_if_alone
+from penstock.cli.output import add_row, show, table, warn_above_zero, write, write_json, write_note
 from penstock.client.admin.groups import GroupProgress
+from penstock.console.cluster_figures import GroupFigures
+from penstock.console.cluster_view import ClusterView
 from penstock.errors import BadSettings, Refused
 from penstock.format.config_tables import SubscriptionGroup
+from penstock.format.constants import DLQ_PREFIX
+from penstock.human_units import format_time
 from penstock.protocol.bodies.clients import ClientConnection
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.versions import version_name
-from penstock.units import format_time
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(cls=VerbGroup, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
@@ -39,22 +44,30 @@ def group(context: typer.Context) -> None:
     Examples:
 
     \b
-      penstock group progress -g warehouse
-      penstock group connections -g warehouse
+      penstock group progress warehouse
+      penstock group connections warehouse
     """
     help_if_alone(context)
 
 
 @over_network
-async def list_groups(call: Call, cluster: Cluster = None, broker: Broker = None) -> None:
-    """List all consumer groups with their settings.
+async def list_groups(
+    call: Call,
+    cluster: Cluster = None,
+    broker: Broker = None,
+    show_all: Annotated[bool, typer.Option("--all", "-a", help="Also those of brokers and tools.")] = False,
+) -> None:
+    """List consumer groups with their settings.
 
     Examples:
 
     \b
       penstock group list
+      penstock group list --all --json
     """
-    configs = await call.admin.groups.configs(cluster=cluster, broker=broker)
+    found = await call.admin.groups.configs(cluster=cluster, broker=broker)
+    wanted = found if show_all else await ClusterView(call.admin).progress()  # which has no groups of the system
+    configs = {name: each for name, each in found.items() if name in wanted}
     if call.as_json:
         write_json([each.to_json() for each in configs.values()])
         return
@@ -72,10 +85,78 @@ async def list_groups(call: Call, cluster: Cluster = None, broker: Broker = None
 
 
 @over_network
+async def describe(call: Call, group: Group) -> None:
+    """Show all about a consumer group: settings, members, lag, dead letters.
+
+    Examples:
+
+    \b
+      penstock group describe warehouse
+      penstock group describe warehouse --json
+    """
+    configs = await call.admin.groups.configs()
+    figures = await ClusterView(call.admin).group(group)
+    if group not in configs and not figures.queues and not figures.clients:
+        await check_group_exists(call, group)
+    settings = configs.get(group)
+    lags = {topic: sum(each.lag for each in figures.queues if each.topic == topic) for topic in _topics(figures)}
+    dead = await _stored(call, f"{DLQ_PREFIX}{group}")
+    if call.as_json:
+        write_json(
+            {
+                "group": group,
+                "settings": None if settings is None else settings.to_json(),
+                "message_model": figures.model,
+                "lag": figures.lag,
+                "consume_per_second": figures.consume_per_second,
+                "dead_letters": dead,
+                "topics": [
+                    {"topic": topic, "expression": figures.subscriptions.get(topic), "lag": lag}
+                    for topic, lag in lags.items()
+                ],
+                "clients": [msgspec.to_builtins(each) for each in figures.clients],
+            }
+        )
+        return
+    about = table("")
+    about.show_header = False
+    for name, value in (
+        ("group", group),
+        ("consuming", "no" if settings is not None and not settings.consume_enable else "yes"),
+        ("model", figures.model or "no consumer is connected"),
+        ("retries", "?" if settings is None else settings.retry_max_times),
+        ("lag", warn_above_zero(figures.lag)),
+        ("out", f"{figures.consume_per_second:.1f} messages per second"),
+        ("dead letters", warn_above_zero(dead)),
+    ):
+        add_row(about, name, value)
+    topics = table("\ntopics", "topic", "expression", "lag", right=("lag",))
+    for topic, lag in lags.items():
+        add_row(topics, topic, figures.subscriptions.get(topic, "-"), warn_above_zero(lag))
+    clients = table("\nclients", "client", "address", "language", "version")
+    for each in figures.clients:
+        add_row(clients, each.client_id, each.address, each.language, each.version)
+    show(about, *([topics] if lags else []), *([clients] if figures.clients else []))
+
+
+def _topics(figures: GroupFigures) -> list[str]:
+    return sorted({*(each.topic for each in figures.queues), *figures.subscriptions})
+
+
+async def _stored(call: Call, topic: str) -> int:
+    """Returns the number of stored messages of a topic; 0 if it does not exist."""
+    if topic not in await call.admin.topics.names():
+        return 0
+    return sum(max(0, at.max_offset - at.min_offset) for at in (await call.admin.topics.stats(topic)).values())
+
+
+@over_network
 async def progress(
     call: Call,
     group: Annotated[
-        str | None, named("--group", "-g", "--groupName", metavar="G", meaning="The group; default: all groups.")
+        str | None,
+        named("--group", "-g", "--groupName", metavar="G", meaning="The group; default: all groups."),
+        Name("GROUP"),
     ] = None,
     topic: MaybeTopic = None,
     client_ip: Annotated[
@@ -89,16 +170,15 @@ async def progress(
     Examples:
 
     \b
-      penstock group progress -g warehouse
-      penstock group progress -g warehouse -t orders --json
+      penstock group progress warehouse
+      penstock group progress warehouse -t orders --json
     """
     if group is None:
         await _all_progress(call)
         return
     progress = await call.admin.groups.progress(group, topic)
     if not progress.queues:  # a lag of 0 would look fine, but the group's name may be misspelt
-        if group not in await call.admin.groups.configs():
-            raise BadSettings(f"no broker knows group '{group}'; see `penstock group list`")
+        await check_group_exists(call, group)
         write_note(f"group {group} has consumed nothing{f' of topic {topic}' if topic else ''} yet.")
     owners = await _owners(call, group) if client_ip else {}
     if call.as_json:
@@ -117,7 +197,8 @@ async def progress(
         right=("queue", "broker offset", "consumer offset", "lag"),
     )
     for each in progress.queues:
-        at = [each.broker_offset, each.consumer_offset, each.lag, format_time(each.last_timestamp)]
+        lag = warn_above_zero(each.lag)
+        at = [each.broker_offset, each.consumer_offset, lag, format_time(each.last_timestamp)]
         client = [owners.get(each.queue, "")] if client_ip else []
         add_row(shown, each.queue.topic, each.queue.broker_name, each.queue.queue_id, *at, *client)
     show(shown, f"lag {progress.lag}, {progress.consume_tps:.2f} messages per second")
@@ -162,7 +243,7 @@ def _progress_json(progress: GroupProgress, owners: dict[Any, str]) -> dict[str,
 
 
 async def _all_progress(call: Call) -> None:
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in await call.admin.groups.configs():
         progress = await call.admin.groups.progress(name)
         try:
@@ -177,7 +258,7 @@ async def _all_progress(call: Call) -> None:
         return
     shown = table("", "group", "clients", "lag", "per second", right=("clients", "lag", "per second"))
     for row in rows:
-        add_row(shown, row["group"], row["clients"], row["lag"], f"{row['consume_tps']:.2f}")
+        add_row(shown, row["group"], row["clients"], warn_above_zero(row["lag"]), f"{row['consume_tps']:.2f}")
     show(shown)
 
 
@@ -188,7 +269,7 @@ async def connections(call: Call, group: Group, broker: Broker = None) -> None:
     Examples:
 
     \b
-      penstock group connections -g warehouse
+      penstock group connections warehouse
     """
     found = await call.admin.groups.connections(group)
     if call.as_json:
@@ -220,21 +301,60 @@ async def connections(call: Call, group: Group, broker: Broker = None) -> None:
 @over_network
 async def producers(
     call: Call,
-    group: Annotated[str, named("--group", "-g", "--producerGroup", metavar="G", meaning="The producer group.")],
+    group: Annotated[
+        str | None,
+        named("--group", "-g", "--producerGroup", metavar="G", meaning="The producer group; default: all groups."),
+        Name("GROUP"),
+    ] = None,
     topic: MaybeTopic = None,
+    broker: Broker = None,
 ) -> None:
-    """Connected producers of a group.
+    """Connected producers of a group, or of all groups.
+
+    --topic is for a group: only the brokers of this topic. --broker is for all groups: only this broker.
 
     Examples:
 
     \b
-      penstock group producers -g orders-service -t orders
+      penstock group producers
+      penstock group producers orders-service -t orders
     """
+    if group is None:
+        if topic is not None:
+            raise BadSettings("--topic goes with a group; name the group, or leave the topic out")
+        await _all_producers(call, broker)
+        return
+    if broker is not None:
+        raise BadSettings("--broker goes without a group; leave it out, or name a topic of that broker")
     found = (await call.admin.groups.producers(group, topic)).connection_set
     if call.as_json:
         write_json([_client_json(each) for each in found])
     else:
         show(_client_table(found))
+
+
+async def _all_producers(call: Call, broker: str | None) -> None:
+    found = await call.admin.groups.all_producers(broker=broker)
+    rows: list[dict[str, Any]] = [
+        {
+            "group": group,
+            "client_id": each.client_id,
+            "address": each.remote_ip.removeprefix("/"),
+            "language": each.language,
+            "version": version_name(each.version),
+            "last_update_timestamp": each.last_update_timestamp,
+        }
+        for group, producers in found.items()
+        for each in producers
+    ]
+    if call.as_json:
+        write_json(rows)
+        return
+    shown = table("", "group", "client", "address", "language", "version", "last heartbeat")
+    for row in rows:
+        *known, heard = row.values()
+        add_row(shown, *known, format_time(heard))
+    show(shown)
 
 
 def _client_json(client: ClientConnection) -> dict[str, Any]:
@@ -268,7 +388,7 @@ async def status(
     Examples:
 
     \b
-      penstock group status -g warehouse
+      penstock group status warehouse
     """
     ids = (
         [client] if client else [each.client_id for each in (await call.admin.groups.connections(group)).connection_set]
@@ -366,8 +486,8 @@ async def update(
     Examples:
 
     \b
-      penstock group update -g warehouse --retries 3
-      penstock group update -g warehouse --consume-enable false
+      penstock group update warehouse --retries 3
+      penstock group update warehouse --consume-enable false
     """
     known = (await call.admin.groups.configs(cluster=cluster, broker=broker)).get(group, SubscriptionGroup(name=group))
     options = {
@@ -399,16 +519,34 @@ async def delete(
     remove_offset: Annotated[
         Truth, boolean("--remove-offset", "-r", "--removeOffset", meaning="Delete its offsets, too.")
     ] = Truth.FALSE,
+    yes: Yes = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Delete a consumer group.
 
-    Its retry and dead-letter topics are deleted, too, unless --broker is given.
+    Its retry and dead-letter topics are deleted, too, unless --broker is given. Says what would be deleted, and asks at
+    a terminal.
 
     Examples:
 
     \b
-      penstock group delete -g warehouse --remove-offset true
+      penstock group delete warehouse --dry-run
+      penstock group delete warehouse --remove-offset true --yes
     """
+    await check_group_exists(call, group, cluster=cluster, broker=broker)
+    figures = await ClusterView(call.admin).group(group)
+    dead = await _stored(call, f"{DLQ_PREFIX}{group}")
+    if dry_run and call.as_json:
+        write_json({"group": group, "lag": figures.lag, "dead_letters": dead, "clients": len(figures.clients)})
+        return
+    if dry_run or not (yes or call.as_json):
+        lost = "" if broker else f"; {dead} dead letters"
+        offsets = " (with its offsets)" if remove_offset else ""
+        clients = f"{len(figures.clients)} connected clients, lag {figures.lag}"
+        describe_change(f"group {group}{offsets}: {clients}{lost}", dry_run=dry_run)
+    if dry_run:
+        return
+    await confirm(f"Delete group {group}?", yes)
     targets = await call.admin.groups.delete(group, remove_offset=bool(remove_offset), cluster=cluster, broker=broker)
     if call.as_json:
         write_json({"group": group, "brokers": targets})
@@ -418,6 +556,7 @@ async def delete(
 
 for verb, function in {
     "list": list_groups,
+    "describe": describe,
     "progress": progress,
     "connections": connections,
     "producers": producers,

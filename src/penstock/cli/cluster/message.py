@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 
+from penstock.cli.cluster.produce import PRODUCER_GROUP, sent_json
 from penstock.cli.cluster_connection import (
     IGNORED,
     Call,
@@ -20,18 +21,17 @@ from penstock.cli.cluster_connection import (
     over_network,
     parse_moment,
 )
-from penstock.cli.options import LONG_MAX, NoBody, help_if_alone
+from penstock.cli.options import LONG_MAX, Name, NoBody, VerbGroup, help_if_alone
 from penstock.cli.output import add_row, message_line, message_object, show, table, write, write_json, write_note
-from penstock.client.fetch import PullStatus
 from penstock.client.message import Message, ReceivedMessage
 from penstock.client.producer import Producer
+from penstock.client.pull_requests import PullStatus
 from penstock.errors import BadRequest
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.compression import MAX_SIZE
 from penstock.protocol.subscription import EVERYTHING
 
-app = typer.Typer(rich_markup_mode=None)
-_PRODUCER = "TOOLS_PRODUCER"
+app = typer.Typer(cls=VerbGroup, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
@@ -41,8 +41,8 @@ def message(context: typer.Context) -> None:
     Examples:
 
     \b
-      penstock message send -t orders -p 'two shirts' -k order_1
-      penstock message by-key -t orders -k order_1
+      penstock message send orders 'two shirts' -k order_1
+      penstock message by-key orders order_1
     """
     help_if_alone(context)
 
@@ -51,7 +51,7 @@ def message(context: typer.Context) -> None:
 async def send(
     call: Call,
     topic: Topic,
-    body: Annotated[str, named("--body", "-p", metavar="TEXT", meaning="The body, as UTF-8.")],
+    body: Annotated[str, named("--body", "-p", metavar="TEXT", meaning="The body, as UTF-8."), Name("TEXT")],
     keys: Annotated[
         str, named("--keys", "-k", "--key", metavar="KEYS", meaning="Keys to find it by, separated by spaces.")
     ] = "",
@@ -71,10 +71,10 @@ async def send(
     Examples:
 
     \b
-      penstock message send -t orders -p 'two shirts' --keys order_1 --tags paid
+      penstock message send orders 'two shirts' --keys order_1 --tags paid
     """
     outgoing = Message(topic, body.encode(), tags=tags, keys=keys, sharding_key=sharding_key, delay_level=delay_level)
-    async with Producer(_PRODUCER, call.config) as producer:
+    async with Producer(PRODUCER_GROUP, call.config) as producer:
         queue = None
         if broker_name is not None or queue_id is not None:
             queues = [
@@ -87,16 +87,7 @@ async def send(
             queue = queues[0]
         result = await producer.send(outgoing, queue=queue)
     if call.as_json:
-        write_json(
-            {
-                "status": result.status.value,
-                "msg_id": result.msg_id,
-                "offset_msg_id": result.offset_msg_id,
-                "broker_name": result.queue.broker_name,
-                "queue_id": result.queue.queue_id,
-                "queue_offset": result.queue_offset,
-            }
-        )
+        write_json(sent_json(result))
         return
     shown = table("", "status", "broker", "queue", "offset", "id", right=("queue", "offset"))
     add_row(shown, result.status, result.queue.broker_name, result.queue.queue_id, result.queue_offset, result.msg_id)
@@ -223,8 +214,8 @@ async def consume(
     Examples:
 
     \b
-      penstock message consume -t orders --max 10
-      penstock message consume -t orders -b broker-a -i 0 -o 100 --json
+      penstock message consume orders --max 10
+      penstock message consume orders -b broker-a -i 0 -o 100 --json
     """
     left = max_messages
     for queue in await queues_of(call, topic, broker_name, queue_id):
@@ -250,7 +241,7 @@ async def print_topic(
     Examples:
 
     \b
-      penstock message print -t orders --begin 2026-01-31T00:00:00 --json > orders.jsonl
+      penstock message print orders --begin 2026-01-31T00:00:00 --json > orders.jsonl
     """
     for queue in await queues_of(call, topic, None, None):
         async for page in _between(call, queue, begin, end, None, tags):
@@ -280,7 +271,7 @@ async def print_queue(
     Examples:
 
     \b
-      penstock message print-queue -t orders -a broker-a -i 0 --by-tag true --print false
+      penstock message print-queue orders -a broker-a -i 0 --by-tag true --print false
     """
     (queue,) = await queues_of(call, topic, broker_name, queue_id)
     counts: dict[str, int] = {}
@@ -332,7 +323,9 @@ async def _write_or_consume(
 @over_network
 async def by_id(
     call: Call,
-    msg_id: Annotated[str, named("--id", "-i", "--msgId", metavar="ID", meaning="One or more ids, with commas.")],
+    msg_id: Annotated[
+        str, named("--id", "-i", "--msgId", metavar="ID", meaning="One or more ids, with commas."), Name("ID")
+    ],
     topic: MaybeTopic = None,
     group: ConsumingGroup = None,
     client: ConsumingClient = None,
@@ -350,8 +343,8 @@ async def by_id(
     Examples:
 
     \b
-      penstock message by-id -i 7F00000100002A9F0000000000000000
-      penstock message by-id -i 7F000001270F4A3D9C7B4D0C5A3B0000 -t orders
+      penstock message by-id 7F00000100002A9F0000000000000000
+      penstock message by-id 7F000001270F4A3D9C7B4D0C5A3B0000 -t orders
     """
     if resend:
         raise typer.BadParameter("--resend is not supported; send a message with `penstock message send`")
@@ -366,7 +359,7 @@ async def by_id(
 async def by_key(
     call: Call,
     topic: Topic,
-    key: Annotated[str, named("--key", "-k", "--msgKey", metavar="KEY", meaning="A key of the messages.")],
+    key: Annotated[str, named("--key", "-k", "--msgKey", metavar="KEY", meaning="A key of the messages."), Name("KEY")],
     begin: Begin = None,
     end: End = None,
     max_messages: Annotated[int, named("--max", "-m", "--maxNum", metavar="N", meaning="At most N, the newest.")] = 64,
@@ -377,7 +370,7 @@ async def by_key(
     Examples:
 
     \b
-      penstock message by-key -t orders -k order_1
+      penstock message by-key orders order_1
     """
     found = await call.admin.messages.by_key(
         topic, key, begin=begin or 0, end=LONG_MAX if end is None else end, max_messages=max_messages
@@ -392,7 +385,7 @@ async def by_key(
 async def by_unique_key(
     call: Call,
     topic: Topic,
-    msg_id: Annotated[str, named("--id", "-i", "--msgId", metavar="ID", meaning="The producer's id.")],
+    msg_id: Annotated[str, named("--id", "-i", "--msgId", metavar="ID", meaning="The producer's id."), Name("ID")],
     group: ConsumingGroup = None,
     client: ConsumingClient = None,
     show_all: Annotated[
@@ -405,7 +398,7 @@ async def by_unique_key(
     Examples:
 
     \b
-      penstock message by-unique-key -t orders -i 7F000001270F4A3D9C7B4D0C5A3B0000
+      penstock message by-unique-key orders 7F000001270F4A3D9C7B4D0C5A3B0000
     """
     found = await call.admin.messages.by_unique_id(topic, msg_id)
     if not found:
@@ -427,7 +420,7 @@ async def at_offset(
     Examples:
 
     \b
-      penstock message at -t orders -b broker-a -i 0 -o 42
+      penstock message at orders -b broker-a -i 0 -o 42
     """
     (queue,) = await queues_of(call, topic, broker_name, queue_id)
     found = await call.admin.messages.at(queue, offset)

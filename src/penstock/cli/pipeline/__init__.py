@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from typing import Final
+
 import typer
 
-from penstock.cli.options import help_if_alone
-from penstock.cli.pipeline import lake
-from penstock.cli.pipeline.diff import diff
-from penstock.cli.pipeline.dispatch import dispatch
-from penstock.cli.pipeline.export import export
-from penstock.cli.pipeline.replay import import_files, replay
-from penstock.cli.pipeline.search import search
-from penstock.cli.pipeline.usage import lag, usage
-from penstock.cli.pipeline.verify import rebuild, verify
+from penstock.cli.lazy_verbs import LazyVerb, add_verbs
+from penstock.cli.options import VerbGroup, help_if_alone
 
-app = typer.Typer(rich_markup_mode=None)
+_VERBS: Final = {
+    "usage": LazyVerb(
+        "penstock.cli.pipeline.usage", "usage", "Disk usage by topic, queue, tag, producer, day and hour."
+    ),
+    "search": LazyVerb(
+        "penstock.cli.pipeline.search", "search", "Find messages by key, content, property, tag or time."
+    ),
+    "lag": LazyVerb(
+        "penstock.cli.pipeline.usage", "lag", "Lag of consumer groups in messages and time, and stuck queues."
+    ),
+    "verify": LazyVerb(
+        "penstock.cli.pipeline.verify", "verify", "Check every record, unit, key and config file of stores."
+    ),
+    "diff": LazyVerb("penstock.cli.pipeline.diff", "diff", "Compare two stores, or a store and a cluster."),
+    "export": LazyVerb("penstock.cli.pipeline.export", "export", "Export messages incrementally to files or tables."),
+    "rebuild": LazyVerb(
+        "penstock.cli.pipeline.verify", "rebuild", "Rebuild queues and index from the log, in parallel."
+    ),
+    "replay": LazyVerb(
+        "penstock.cli.pipeline.replay", "replay", "Replay an export, a topic or dead letters into topics."
+    ),
+    "dispatch": LazyVerb(
+        "penstock.cli.pipeline.dispatch", "dispatch", "Build the queues of a store with dispatch=external."
+    ),
+    "import": LazyVerb(
+        "penstock.cli.pipeline.replay", "import_files", "Import rows of Parquet files or JSON lines into topics."
+    ),
+    "lake": LazyVerb(
+        "penstock.cli.pipeline.lake", "app", "Messages as tables: a project for Spark Declarative Pipelines."
+    ),
+}
 
 
-@app.callback(invoke_without_command=True)
 def pipeline(context: typer.Context) -> None:
     """Spark jobs over whole stores.
 
@@ -34,7 +59,9 @@ def pipeline(context: typer.Context) -> None:
     help_if_alone(context)
 
 
-for job in (usage, search, lag, verify, diff, export, rebuild, replay, dispatch):
-    app.command()(job)
-app.command("import")(import_files)
-app.add_typer(lake.app, name="lake")
+def make_app(named: Container[str]) -> typer.Typer:
+    """Returns the group. Imports the verbs whose names are in `named`, the words of the command line."""
+    app = typer.Typer(cls=VerbGroup, rich_markup_mode=None)
+    app.callback(invoke_without_command=True)(pipeline)
+    add_verbs(app, _VERBS, named)
+    return app

@@ -1,4 +1,4 @@
-"""`penstock pipeline diff` and `penstock store diff`: compare the messages or the log bytes of two stores."""
+"""`diff`, for `penstock`, `penstock pipeline` and `penstock store`: compares the messages or the logs of two stores."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import typer
 from penstock.cli import exit_codes
 from penstock.cli.options import AsJson, Config, Folder, Pairs, number, option
 from penstock.cli.output import add_row, show, table, write, write_json, write_note
-from penstock.cli.spark import JobCall, MaybeNamesrv, check_input, job_input, on_spark
-from penstock.units import format_size
+from penstock.cli.spark import EitherCall, JobCall, MaybeNamesrv, check_input, either_way, job_input, on_spark
+from penstock.human_units import format_size
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.diff import Diff, LogDiff, Sides
     from penstock.pipeline.jobs.diff.log_bytes import LogMessage
     from penstock.pipeline.jobs.diff.report import MessagePosition, QueueDiff
-    from penstock.pipeline.jobs.framework import JobInput
+    from penstock.pipeline.jobs.job_input import JobInput
 
 _MAX_SHOWN: Final = 20
 
@@ -68,7 +68,43 @@ def diff(
     with call.session("diff", light_java=True) as spark:
         result: Diff | LogDiff = job.diff_bytes(spark, sides, limit) if by == "bytes" else job.diff(spark, sides, limit)
     if not call.as_json and other is not None:
-        write_note(f"for small stores, `penstock store diff {folder} {other}` prints the same at once")
+        write_note(f"for small stores, `penstock diff {folder} {other}` prints the same at once")
+    _report(result, call.as_json)
+
+
+@either_way
+def diff_stores(
+    call: EitherCall,
+    folder: Folder,
+    other: Other = None,
+    by: By = "place",
+    topics: Topics = None,
+    up_to_common_end: UpToEnd = False,
+    limit: Limit = _MAX_SHOWN,
+) -> None:
+    """Compare two stores.
+
+    By place: messages of the same topic, queue and offset; one without a counterpart is looked up by its unique key. By
+    key: the place does not matter, for replayed messages. By bytes: two logs that should be equal. Runs in this process
+    if the logs are small, and otherwise on Spark; stderr says which. `penstock pipeline diff` compares with a cluster.
+    Exit status 0: same; 1: different; 2: could not run.
+
+    Examples:
+
+    \b
+      penstock diff data/store backup/store
+      penstock diff master/store slave/store --by bytes --up-to-common-end
+    """
+    from penstock.pipeline.jobs import diff as job
+
+    a, b = call.input([str(folder)]), call.input([str(other)] if other else None)
+    sides = _sides(a, b, by, topics, "", up_to_common_end)
+    result: Diff | LogDiff
+    if call.uses_spark("diff", [*a.folders().values(), *b.folders().values()]):
+        with call.session("diff", light_java=True) as spark:
+            result = job.diff_bytes(spark, sides, limit) if by == "bytes" else job.diff(spark, sides, limit)
+    else:
+        result = job.diff_bytes_here(sides, limit) if by == "bytes" else job.diff_here(sides, limit)
     _report(result, call.as_json)
 
 

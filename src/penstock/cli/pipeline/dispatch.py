@@ -15,11 +15,11 @@ from penstock.cli.options import AsJson, option
 from penstock.cli.output import flush, write, write_json, write_note
 from penstock.cli.spark import Confs, Master, parse_confs
 from penstock.errors import BadSettings, PenstockError
+from penstock.human_units import format_size
 from penstock.store.external_dispatch.coordination import require_agreement
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.readonly.store_folder import StoreFolder
-from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.dispatch import DispatchJob, DispatchReport

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import AsJson, Config, help_if_alone, option
+from penstock.cli.options import AsJson, Config, VerbGroup, help_if_alone, option
 from penstock.cli.output import add_row, plain, show, table, write, write_json, write_note
 from penstock.cli.spark import Confs, Master, MaybeNamesrv, interruptible, job_input, parse_confs
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(cls=VerbGroup, rich_markup_mode=None)
 
 Project = Annotated[Path, typer.Argument(metavar="DIR", help="The lake's directory.", show_default=False)]
 Store = Annotated[str | None, option("--store", "STORE", "The directory of the store to read.")]

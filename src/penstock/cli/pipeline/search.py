@@ -1,18 +1,49 @@
-"""`penstock pipeline search`: finds messages by key, id, body, property, tag and time."""
+"""`search`, for `penstock`, `penstock pipeline` and `penstock store`: finds messages by key, id, body, tag and time."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Any
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from penstock.cli.options import number, option
+from penstock.cli.options import AsJson, Config, Folder, Pairs, number, option
 from penstock.cli.output import plain, write, write_json, write_note
-from penstock.cli.spark import JobCall, MaybeNamesrv, Stores, check_input, on_spark, time_option
+from penstock.cli.spark import (
+    EitherCall,
+    JobCall,
+    MaybeNamesrv,
+    Paths,
+    Stores,
+    check_input,
+    either_way,
+    job_input,
+    on_spark,
+    time_option,
+)
 from penstock.errors import BadSettings
 
+if TYPE_CHECKING:
+    from penstock.pipeline.jobs.job_input import JobInput
+    from penstock.pipeline.jobs.search import Coverage, SearchQuery
+
 _PREVIEW = 80
+_CORRUPT = "_corrupt"
+
+
+Topic = Annotated[str, option("--topic", "T", "Only this topic; with a key, through the index.")]
+Keys = Annotated[list[str] | None, option("--key", "K", "A key or unique key; repeatable (any matches).")]
+MsgId = Annotated[str, option("--id", "ID", "An offset message id.")]
+Text = Annotated[str, option("--text", "TEXT", "The body contains this text.")]
+Pattern = Annotated[str, option("--regex", "R", "The body matches this regular expression.")]
+JsonPath = Annotated[
+    list[str] | None, option("--json-path", "P=V", "A value in a JSON body, as in order.id=7; repeatable.")
+]
+Properties = Annotated[list[str] | None, option("--property", "N=V", "A property; repeatable.")]
+Tag = Annotated[str, option("--tag", "T", "The tag.")]
+Since = Annotated[str, option("--since", "TIME", "Stored at or after: 2026-11-16T08:00, or milliseconds.")]
+Until = Annotated[str, option("--until", "TIME", "Stored before this time.")]
+Limit = Annotated[int, number("--limit", "N", "At most N messages.", low=1, default=True)]
 
 
 @on_spark
@@ -20,19 +51,17 @@ def search(
     call: JobCall,
     stores: Stores = None,
     namesrv: MaybeNamesrv = "",
-    topic: Annotated[str, option("--topic", "T", "Only this topic; with a key, through the index.")] = "",
-    key: Annotated[list[str] | None, option("--key", "K", "A key or unique key; repeatable (any matches).")] = None,
-    msg_id: Annotated[str, option("--id", "ID", "An offset message id.")] = "",
-    text: Annotated[str, option("--text", "TEXT", "The body contains this text.")] = "",
-    pattern: Annotated[str, option("--regex", "R", "The body matches this regular expression.")] = "",
-    json_path: Annotated[
-        list[str] | None, option("--json-path", "P=V", "A value in a JSON body, as in order.id=7; repeatable.")
-    ] = None,
-    properties: Annotated[list[str] | None, option("--property", "N=V", "A property; repeatable.")] = None,
-    tag: Annotated[str, option("--tag", "T", "The tag.")] = "",
-    since: Annotated[str, option("--since", "TIME", "Stored at or after: 2026-11-16T08:00, or milliseconds.")] = "",
-    until: Annotated[str, option("--until", "TIME", "Stored before this time.")] = "",
-    limit: Annotated[int, number("--limit", "N", "At most N messages.", low=1, default=True)] = 100,
+    topic: Topic = "",
+    key: Keys = None,
+    msg_id: MsgId = "",
+    text: Text = "",
+    pattern: Pattern = "",
+    json_path: JsonPath = None,
+    properties: Properties = None,
+    tag: Tag = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = 100,
 ) -> None:
     """Find messages by key, content, property, tag or time.
 
@@ -46,10 +75,102 @@ def search(
       penstock pipeline search --store '/stores/*' --text 'order 7' --since 2026-11-15
       penstock pipeline search --namesrv 127.0.0.1:9876 --topic orders --json-path customer.id=42 --json
     """
-    from penstock.pipeline.jobs.search import CORRUPT, SearchQuery, describe
-    from penstock.pipeline.jobs.search import search as find
-
     where = call.input(stores, namesrv)
+    wanted = _query(topic, key, msg_id, text, pattern, json_path, properties, tag, since, until)
+    check_input(where, [topic] if topic else [])
+    _search_on_spark(call, wanted, where, limit)
+    if stores and not call.as_json:
+        write_note(f"for small stores, `penstock search {stores[0]}` with the same options prints the same at once")
+
+
+@either_way
+def search_stores(
+    call: EitherCall,
+    paths: Paths,
+    topic: Topic = "",
+    key: Keys = None,
+    msg_id: MsgId = "",
+    text: Text = "",
+    pattern: Pattern = "",
+    json_path: JsonPath = None,
+    properties: Properties = None,
+    tag: Tag = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = 100,
+) -> None:
+    """Find messages by key, content, property, tag or time.
+
+    All given conditions must match. With a topic its queues are searched, otherwise the whole logs. Messages that
+    cannot be read are counted and reported. Runs in this process if the logs are small, and otherwise on Spark; stderr
+    says which. `penstock pipeline search` searches a cluster. Exit status 0: done, even without a match; 2: could not
+    run.
+
+    Examples:
+
+    \b
+      penstock search data/store --text 'order 7'
+      penstock search data/store --topic orders --key order_7 --json
+      penstock search data/store --json-path customer.id=42 --since 2026-11-15
+    """
+    where = call.input(paths)
+    wanted = _query(topic, key, msg_id, text, pattern, json_path, properties, tag, since, until)
+    check_input(where, [topic] if topic else [])
+    if call.uses_spark("search", where.folders().values()):
+        _search_on_spark(call, wanted, where, limit)
+    else:
+        _search_here(wanted, where, limit, call.as_json)
+
+
+def search_here(
+    folder: Folder,
+    topic: Topic = "",
+    key: Keys = None,
+    msg_id: MsgId = "",
+    text: Text = "",
+    pattern: Pattern = "",
+    json_path: JsonPath = None,
+    properties: Properties = None,
+    tag: Tag = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = 100,
+    as_json: AsJson = False,
+    config: Config = None,
+    pairs: Pairs = None,
+) -> None:
+    """Find messages by key, content, property, tag or time.
+
+    The same as `penstock pipeline search`, in this process and without Spark. Exit status 0: done, even without a
+    match; 2: could not run.
+
+    Examples:
+
+    \b
+      penstock store search data/store --text 'order 7'
+      penstock store search data/store --tag paid --property colour=red --json
+    """
+    where = job_input([str(folder)], config=config, pairs=pairs)
+    wanted = _query(topic, key, msg_id, text, pattern, json_path, properties, tag, since, until)
+    check_input(where, [topic] if topic else [])
+    _search_here(wanted, where, limit, as_json)
+
+
+def _query(
+    topic: str,
+    key: Sequence[str] | None,
+    msg_id: str,
+    text: str,
+    pattern: str,
+    json_path: Sequence[str] | None,
+    properties: Sequence[str] | None,
+    tag: str,
+    since: str,
+    until: str,
+) -> SearchQuery:
+    """Returns the conditions that the options give. Raises BadSettings."""
+    from penstock.pipeline.jobs.search import SearchQuery
+
     wanted = SearchQuery(
         topic=topic,
         keys=tuple(key or ()),
@@ -63,26 +184,57 @@ def search(
         until_ms=time_option("--until", until),
     )
     wanted.check()
-    check_input(where, [topic] if topic else [])
+    return wanted
+
+
+def _search_on_spark(call: JobCall, wanted: SearchQuery, where: JobInput, limit: int) -> None:
+    from penstock.pipeline.jobs.search import search as find
+
     with call.session("search", light_java=True) as spark:
         result = find(spark, wanted, where)
-        unread, more = 0, ""
-        hits: list[dict[str, Any]] = []
-        for row in result.frame.toLocalIterator():
-            if row[CORRUPT] is not None and not _is_message(row):
+        rows = (row.asDict(recursive=True) for row in result.frame.toLocalIterator())
+        hits = _Hits.take(rows, limit)
+    _print_hits(hits, result.coverage, call.as_json)
+
+
+def _search_here(wanted: SearchQuery, where: JobInput, limit: int, as_json: bool) -> None:
+    from penstock.pipeline.jobs.search import search_here as find
+
+    result = find(wanted, where)
+    _print_hits(_Hits.take(result.rows, limit), result.coverage, as_json)
+
+
+class _Hits(NamedTuple):
+    """The messages that were found, how many rows could not be read, and a remark if there are more messages."""
+
+    messages: list[dict[str, Any]]
+    unread: int
+    more: str
+
+    @classmethod
+    def take(cls, rows: Iterable[dict[str, Any]], limit: int) -> _Hits:
+        """Reads rows until there are `limit` messages and one more."""
+        unread = 0
+        messages: list[dict[str, Any]] = []
+        for row in rows:
+            if row[_CORRUPT] is not None and not _is_message(row):
                 unread += 1
-            elif len(hits) < limit:
-                hits.append(row.asDict(recursive=True))
+            elif len(messages) < limit:
+                messages.append(row)
             else:
                 more = f", and there are more: stopped at --limit {limit}, so the following was not searched completely"
-                break
-    for hit in hits:
-        write_json(_object(hit)) if call.as_json else write(_line(hit) + "\n")
-    write_note(f"{len(hits)} found{more}; {'; '.join(describe(result.coverage))}")
-    if result.coverage.through_index and len(wanted.keys) == 1 and stores and not call.as_json:
-        write_note(f"`penstock store query {stores[0]} --topic {topic} --key {wanted.keys[0]}` does the same at once")
-    if unread:
-        write_note(f"{unread} messages or ranges were not searched: unreadable; `penstock store verify` shows why")
+                return cls(messages, unread, more)
+        return cls(messages, unread, "")
+
+
+def _print_hits(hits: _Hits, coverage: Coverage, as_json: bool) -> None:
+    from penstock.pipeline.jobs.search import describe
+
+    for hit in hits.messages:
+        write_json(_object(hit)) if as_json else write(_line(hit) + "\n")
+    write_note(f"{len(hits.messages)} found{hits.more}; {'; '.join(describe(coverage))}")
+    if hits.unread:
+        write_note(f"{hits.unread} messages or ranges were not searched: unreadable; `penstock store verify` shows why")
 
 
 def _is_message(row: Any) -> bool:
@@ -104,7 +256,7 @@ def _object(row: dict[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, datetime):
-            fields[name] = int(value.replace(tzinfo=value.tzinfo or UTC).timestamp() * 1000)
+            fields[name] = round(value.timestamp() * 1000)  # without a zone it is local time
         else:
             fields[name] = b64encode(value).decode() if isinstance(value, bytes | bytearray) else value
     return fields

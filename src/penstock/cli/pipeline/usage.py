@@ -1,4 +1,4 @@
-"""The verbs `usage` (disk usage) and `lag` (consumer lag), for `penstock pipeline` and `penstock store`."""
+"""The verbs `usage` (disk usage) and `lag` (consumer lag), for `penstock`, `penstock pipeline` and `penstock store`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,18 @@ import typer
 
 from penstock.cli.options import AsJson, Config, Folder, Pairs, option
 from penstock.cli.output import add_row, show, table, write, write_json, write_note
-from penstock.cli.spark import JobCall, MaybeNamesrv, Stores, check_input, job_input, on_spark
-from penstock.units import format_size, format_time
+from penstock.cli.spark import (
+    EitherCall,
+    JobCall,
+    MaybeNamesrv,
+    Paths,
+    Stores,
+    check_input,
+    either_way,
+    job_input,
+    on_spark,
+)
+from penstock.human_units import format_size, format_time
 
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.lag import QueueLag
@@ -56,7 +66,34 @@ def usage(
         result = count(spark, where)
     _print_usage(result, by, call.as_json, as_csv, html)
     if result.size < _SMALL and not call.as_json and not as_csv:
-        write_note(f"for stores of this size, `penstock store usage {where.stores[0]}` prints the same at once.")
+        write_note(f"for stores of this size, `penstock usage {where.stores[0]}` prints the same at once.")
+
+
+@either_way
+def usage_of_stores(call: EitherCall, paths: Paths, by: By = "topic", as_csv: AsCsv = False, html: Html = None) -> None:
+    """Disk usage by topic, queue, tag, producer, day and hour.
+
+    Reads the log itself, so messages that are in no queue count, too. Also estimates how fast the log grows, and when
+    the disk is full if nothing is deleted. Runs in this process if the logs are small, and otherwise on Spark; stderr
+    says which. Exit status 0: done; 2: could not run.
+
+    Examples:
+
+    \b
+      penstock usage data/store
+      penstock usage data/store --by tag --json
+      penstock usage data/store --master 'local[4]' --html usage.html
+    """
+    from penstock.pipeline.jobs import usage as job
+
+    where = call.input(paths)
+    _check(by, call.as_json, as_csv, html)
+    if call.uses_spark("usage", where.folders().values()):
+        with call.session("usage", light_java=True) as spark:
+            result = job.usage(spark, where)
+    else:
+        result = job.usage_here(where)
+    _print_usage(result, by, call.as_json, as_csv, html)
 
 
 def usage_here(
@@ -225,18 +262,41 @@ def lag(
       penstock pipeline lag --store data/store
       penstock pipeline lag --namesrv 127.0.0.1:9876 --group warehouse --json
     """
-    from penstock.pipeline.jobs.lag import lag as measure
-    from penstock.pipeline.jobs.lag import lag_frame
+    from penstock.pipeline.jobs.lag import lag_on_spark
 
     where = call.input(stores, namesrv)
     check_input(where)
-    rows = measure(where, group)
     with call.session("lag", light_java=True) as spark:
-        behind = lag_frame(spark, rows).groupBy().sum("behind").first()
+        rows = lag_on_spark(spark, where, group)
     _print_lag(rows, group, call.as_json)
     if stores and not call.as_json:
-        total = 0 if behind is None else behind[0] or 0
-        write_note(f"{total} messages behind in total; `penstock store lag {stores[0]}` prints the same at once")
+        total = sum(each.behind for each in rows)
+        write_note(f"{total} messages behind in total; `penstock lag {stores[0]}` prints the same at once")
+
+
+@either_way
+def lag_of_stores(call: EitherCall, paths: Paths, group: Group = "") -> None:
+    """Lag of consumer groups in messages and time, and stuck queues.
+
+    From consumerOffset.json and the queues. Reads a few units of each queue, so it runs in this process whatever the
+    size, and on Spark only with --master. Exit status 0: done; 2: could not run.
+
+    Examples:
+
+    \b
+      penstock lag data/store
+      penstock lag data/store --group warehouse --json
+    """
+    from penstock.pipeline.jobs import lag as job
+
+    where = call.input(paths)
+    where.folders()  # checks them before Spark starts
+    if call.uses_spark("lag", ()):
+        with call.session("lag", light_java=True) as spark:
+            rows = job.lag_on_spark(spark, where, group)
+    else:
+        rows = job.lag(where, group)
+    _print_lag(rows, group, call.as_json)
 
 
 def lag_here(

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from typing import Final
+
 import typer
 
-from penstock.cli.options import help_if_alone
-from penstock.cli.pipeline.diff import diff_here
-from penstock.cli.pipeline.usage import lag_here, usage_here
-from penstock.cli.store.info import conf, info
-from penstock.cli.store.read import dump, get, log, offset, query
-from penstock.cli.store.repair import rebuild, recover, repair
-from penstock.cli.store.retention import retention
-from penstock.cli.store.verify import verify
+from penstock.cli.lazy_verbs import LazyVerb, add_verbs
+from penstock.cli.options import VerbGroup, help_if_alone
 
-app = typer.Typer(rich_markup_mode=None)
+_VERBS: Final = {
+    "info": LazyVerb("penstock.cli.store.info", "info", "Contents and state of a store."),
+    "dump": LazyVerb("penstock.cli.store.read", "dump", "Print all messages by topic, queue and offset."),
+    "log": LazyVerb("penstock.cli.store.read", "log", "Print every record of the log, in log order."),
+    "get": LazyVerb("penstock.cli.store.read", "get", "Print one page of a queue, as a consumer would get it."),
+    "query": LazyVerb("penstock.cli.store.read", "query", "Find messages by key, through the index."),
+    "offset": LazyVerb("penstock.cli.store.read", "offset", "Print the queue offset for a store time."),
+    "conf": LazyVerb(
+        "penstock.cli.store.info", "conf", "Print the broker.conf that a Java broker needs for this store."
+    ),
+    "verify": LazyVerb(
+        "penstock.cli.store.verify", "verify", "Check every record, unit, key and config file of a store."
+    ),
+    "recover": LazyVerb("penstock.cli.store.repair", "recover", "Recover a store without serving it."),
+    "repair": LazyVerb("penstock.cli.store.repair", "repair", "Repair the log, queues, index and config files."),
+    "rebuild": LazyVerb("penstock.cli.store.repair", "rebuild", "Rebuild queues and index from the log."),
+    "retention": LazyVerb(
+        "penstock.cli.store.retention", "retention", "Delete expired log files, or explain what would be deleted."
+    ),
+    "usage": LazyVerb(
+        "penstock.cli.pipeline.usage", "usage_here", "Disk usage by topic, queue, tag, producer, day and hour."
+    ),
+    "search": LazyVerb(
+        "penstock.cli.pipeline.search", "search_here", "Find messages by key, content, property, tag or time."
+    ),
+    "lag": LazyVerb(
+        "penstock.cli.pipeline.usage", "lag_here", "Lag of consumer groups in messages and time, and stuck queues."
+    ),
+    "diff": LazyVerb("penstock.cli.pipeline.diff", "diff_here", "Compare two stores."),
+}
 
 
-@app.callback(invoke_without_command=True)
 def store(context: typer.Context) -> None:
     """Inspect, verify and repair a store offline.
 
@@ -34,8 +59,9 @@ def store(context: typer.Context) -> None:
     help_if_alone(context)
 
 
-for verb in (info, dump, log, get, query, offset, conf, verify, recover, repair, rebuild, retention):
-    app.command()(verb)
-app.command("usage")(usage_here)
-app.command("lag")(lag_here)
-app.command("diff")(diff_here)
+def make_app(named: Container[str]) -> typer.Typer:
+    """Returns the group. Imports the verbs whose names are in `named`, the words of the command line."""
+    app = typer.Typer(cls=VerbGroup, rich_markup_mode=None)
+    app.callback(invoke_without_command=True)(store)
+    add_verbs(app, _VERBS, named)
+    return app

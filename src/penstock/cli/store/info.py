@@ -9,19 +9,20 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from penstock.cli.options import AsJson, Config, Folder, Pairs, ReadOnlyStore, open_readonly, owner_name
+from penstock.cli.options import AsJson, Config, Folder, Pairs
 from penstock.cli.output import add_row, show, table, write, write_json
-from penstock.config.properties import parse_properties
+from penstock.cli.readonly_store import ReadOnlyStore, open_readonly, owner_name
+from penstock.config.java_properties import parse_properties
 from penstock.errors import BadStore
 from penstock.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
+from penstock.human_units import format_size, format_time
 from penstock.store import MessageStore
 from penstock.store.config_files import ConfigFile, ConfigFiles
-from penstock.store.damage import quarantined_folders
+from penstock.store.damaged_ranges import quarantined_folders
 from penstock.store.index import IndexFile
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder
 from penstock.store.settings import to_broker_conf
-from penstock.units import format_size, format_time
 
 
 def collect(view: ReadOnlyStore) -> dict[str, Any]:

@@ -21,17 +21,20 @@ from penstock.cli.options import (
     Pairs,
     QueueId,
     Topic,
-    note_state,
     number,
-    open_readonly,
     option,
 )
-from penstock.cli.output import QueueReader, message_line, message_object, write, write_json, write_message, write_note
+from penstock.cli.output import message_line, message_object, write, write_json, write_message, write_note
+from penstock.cli.readonly_store import note_state, open_readonly
 from penstock.format import kernels
-from penstock.format.record import Record, decode_record
+from penstock.format.kernel_row_types import Reason
+from penstock.format.queue_unit import NO_RECORD_SIZE
+from penstock.format.record import Record, decode_record, tags_code
+from penstock.format.record_layout import belongs_to
 from penstock.format.scan import Blank, Damage, ScanBatch, scan
-from penstock.format.scan_rows import Reason
 from penstock.store import Boundary, MessageStore
+from penstock.store.consume_queue import ConsumeQueue, QueueExtensions, unit_pages
+from penstock.store.file_io import Files
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MAX_MISSING_IN_A_ROW, MappedFileQueue
 from penstock.store.readonly.geometry import fit_to_log
@@ -40,6 +43,36 @@ from penstock.store.readonly.store_folder import StoreFolder
 LogItem: TypeAlias = tuple[Record, int] | Blank | Damage
 """A record with its tags code, or a range of bytes that is not a record."""
 _ROWS = 1024
+_PAGE = 4096
+
+
+class QueueReader:
+    """Reads messages of queues, each with its tags code. Resolves codes that are in consume queue extension files."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        size = store.settings.mapped_file_size_consume_queue_ext
+        self._extensions = QueueExtensions(Files(), store.layout.consume_queue_ext, size)
+
+    def messages(self, queue: ConsumeQueue, begin: int) -> Iterator[tuple[Record, int]]:
+        """Yields each message from a queue offset on, with its tags code. Skips units whose record is deleted or
+        damaged.
+        """
+        topic = queue.topic.encode()
+        for offset, units in unit_pages(queue, max(begin, queue.min_offset), queue.max_offset, _PAGE):
+            codes = self._extensions.resolve(queue.topic, queue.queue_id, units["tags_code"]).tolist()
+            for index, (physical, size, _) in enumerate(units.tolist()):
+                data = None if size == NO_RECORD_SIZE else self._store.records.raw(physical, size)[0]
+                if data is not None and belongs_to(data, topic, queue.queue_id, offset + index):
+                    yield decode_record(data), codes[index]
+
+    def code_of(self, record: Record) -> int:
+        """Returns the tags code from a message's unit. Computes the code if the message has no unit."""
+        queue = self._store.queues.find(record.topic, record.queue_id)
+        unit = None if queue is None or record.queue_offset < 0 else queue.page(record.queue_offset, 1)
+        if unit is None or int(unit["offset"][0]) != record.physical_offset:
+            return tags_code(record, self._store.settings.delay_levels)
+        return int(self._extensions.resolve(record.topic, record.queue_id, unit["tags_code"])[0])
 
 
 class LogFilesReader:

@@ -8,11 +8,12 @@ import msgspec
 import typer
 
 from penstock.cli import exit_codes
-from penstock.cli.options import AsJson, Config, Folder, Pairs, number, option
+from penstock.cli.audit_and_rebuild_reports import show_rebuilt, show_start, titled
+from penstock.cli.options import AsJson, Config, DryRun, Folder, Pairs, number, option
 from penstock.cli.output import add_row, show, table, write, write_json, write_note
 from penstock.cli.progress import ProgressLine, Yes, confirm_quarantine
-from penstock.cli.reports import DryRun, show_rebuilt, show_start, titled
 from penstock.errors import BadSettings, BadStore, StoreFailed
+from penstock.human_units import format_size
 from penstock.store import MessageStore, RecoveryReport, Settings
 from penstock.store import repair as repairing
 from penstock.store.readonly.geometry import fit_to_files
@@ -20,7 +21,6 @@ from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 from penstock.store.rebuild import RebuildReport, ThreadRunner
 from penstock.store.rebuild import rebuild as build
 from penstock.store.repair import LostMessages, RepairReport
-from penstock.units import format_size
 
 
 def recover(

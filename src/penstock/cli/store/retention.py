@@ -9,14 +9,14 @@ import msgspec
 import typer
 
 from penstock.cli import exit_codes
-from penstock.cli.options import AsJson, Config, Folder, Pairs, ReadOnlyStore, open_readonly, owner_name
+from penstock.cli.options import AsJson, Config, DryRun, Folder, Pairs
 from penstock.cli.output import add_row, show, table, write, write_json, write_note
-from penstock.cli.reports import DryRun
+from penstock.cli.readonly_store import ReadOnlyStore, open_readonly, owner_name
 from penstock.errors import BadStore, StoreInUse
+from penstock.human_units import format_size, format_time
 from penstock.store import MessageStore, Settings
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 from penstock.store.retention.explain import Outlook, PlannedDeletion
-from penstock.units import format_size, format_time
 
 _MAX_UNREAD_SHOWN = 20
 

@@ -7,14 +7,13 @@ import os
 import typer
 
 from penstock.cli import exit_codes
-from penstock.cli.options import AsJson, Config, Folder, Pairs, note_state
+from penstock.cli.audit_and_rebuild_reports import MAX_THREADS, NoCrc, document, show_report
+from penstock.cli.options import AsJson, Config, Folder, Pairs
 from penstock.cli.output import write_json
 from penstock.cli.progress import ProgressLine
-from penstock.cli.reports import NoCrc, document, show_report
+from penstock.cli.readonly_store import note_state
 from penstock.store.audit import audit
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
-
-_MAX_THREADS = 4
 
 
 def verify(
@@ -44,7 +43,7 @@ def verify(
             place.settings,
             place.files,
             check_crc=not no_crc,
-            workers=min(os.cpu_count() or 1, _MAX_THREADS),
+            workers=min(os.cpu_count() or 1, MAX_THREADS),
             progress=lambda done, total: progress("check the log", done, total),
         )
     if as_json:

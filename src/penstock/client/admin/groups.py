@@ -11,7 +11,13 @@ from penstock.errors import NoRoute, Refused
 from penstock.format.config_tables import SubscriptionGroup, SubscriptionGroups
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
 from penstock.protocol.bodies.admin import TopicList, decode_config, encode_config
-from penstock.protocol.bodies.clients import ConsumerConnection, ConsumerRunningInfo, ProducerConnection
+from penstock.protocol.bodies.clients import (
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+)
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.stats import ConsumeStats, ConsumeStatsList
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -150,6 +156,15 @@ class GroupAdmin:
         if not producers and failure is not None:
             raise failure
         return ProducerConnection(connection_set=list(producers.values()))
+
+    async def all_producers(self, *, broker: str | None = None) -> dict[str, list[ProducerInfo]]:
+        """Returns the connected producers of every group, by group name: at one broker, or at all of them."""
+        groups: dict[str, dict[str, ProducerInfo]] = {}
+        for address in await self._cluster.targets(None, broker):
+            reply = await self._instance.request(address, RequestCode.GET_ALL_PRODUCER_INFO)
+            for group, producers in ProducerTableInfo.from_bytes(reply.body).data.items():
+                groups.setdefault(group, {}).update({each.client_id: each for each in producers})
+        return {group: list(found.values()) for group, found in sorted(groups.items())}
 
     async def topics(self, group: str) -> list[str]:
         """Returns the topics that a group has consumed."""

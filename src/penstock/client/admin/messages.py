@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.client.fetch import Fetcher, Pull, PullResult, make_subscription
 from penstock.client.instance import ClientInstance
 from penstock.client.message import ReceivedMessage
+from penstock.client.pull_requests import Fetcher, Pull, PullResult, make_subscription
 from penstock.errors import BadMessage, Refused
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record, decode_record

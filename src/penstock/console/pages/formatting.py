@@ -6,7 +6,7 @@ import time
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from penstock.units import format_count, format_duration, format_rate, format_size, format_time, parse_time
+from penstock.human_units import format_count, format_duration, format_rate, format_size, format_time, parse_time
 
 NOTHING: Final = "–"
 when = parse_time

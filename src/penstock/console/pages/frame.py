@@ -11,11 +11,11 @@ from nicegui import context, ui
 from nicegui.events import GenericEventArguments, KeyEventArguments
 
 from penstock.console.cluster_commands import CommandResult
-from penstock.console.cluster_summary import BrokerAvailability
 from penstock.console.console import Console
 from penstock.console.health import check_health
 from penstock.console.pages.theme import CSS
 from penstock.errors import PenstockError
+from penstock.observation.metrics import BrokerAvailability
 
 PAGES: Final = (
     ("Overview", "/", "speed"),

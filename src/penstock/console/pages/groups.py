@@ -9,7 +9,7 @@ from typing import Any
 from nicegui import ui
 
 from penstock.console.cluster_commands import QueueMove
-from penstock.console.cluster_summary import GroupRow
+from penstock.console.cluster_figures import GroupRow
 from penstock.console.console import Console
 from penstock.console.history import SAMPLE_S
 from penstock.console.pages import formatting, theme

@@ -1,4 +1,4 @@
-"""The Pipeline page: starts Spark jobs and shows their progress and results."""
+"""The Pipeline page: starts jobs, on Spark or without, and shows their progress and results."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from nicegui import ui
 
 from penstock.console.console import Console
-from penstock.console.jobs import EXPORT_FOLDER, FORMS, Field, Job, JobForm, JobState
+from penstock.console.job_forms import EXPORT_FOLDER, FORMS, ON_SPARK, Field, JobForm
+from penstock.console.job_processes import Job, JobState
 from penstock.console.pages import formatting, theme
 from penstock.console.pages.frame import confirm, frame, pairs, refresh_every, section, show_errors, stat, table, title
+from penstock.extras import how_to_install
 
 _MAX_ROWS = 500
-_NOT_SHOWN = ("--store=", "--config=", "--namesrv=", "--master=", "--conf=")
-"""Options that the console adds to every job. The page does not show them."""
 
 
 def add(console: Console) -> None:
     @ui.page("/pipeline")
     def pipeline() -> None:
         with frame(console, "Pipeline"):
-            title("Pipeline", "Spark jobs over the stored messages.")
+            title("Pipeline", "Jobs over the stored messages: without Spark if the log is small, otherwise on Spark.")
             with ui.element("div").classes("p-grid"):
                 for form in FORMS.values():
                     _form(console, form)
@@ -31,6 +31,7 @@ def add(console: Console) -> None:
                     [
                         ("name", "job", "left"),
                         ("state", "state", "left"),
+                        ("way", "runs", "left"),
                         ("share", "done"),
                         ("started", "started", "left"),
                         ("took", "took"),
@@ -59,6 +60,7 @@ def _row(job: Job) -> dict[str, Any]:
         "name": f"{job.number} {job.verb}",
         "link": formatting.path("pipeline", str(job.number)),
         "state": job.state.value,
+        "way": job.way or formatting.NOTHING,
         "share": f"{job.share} %",
         "started": formatting.moment(job.started_ms),
         "took": formatting.span(job.ended_ms - job.started_ms) if job.ended_ms else formatting.NOTHING,
@@ -78,6 +80,13 @@ def _form(console: Console, form: JobForm) -> None:
                 if form.verb == "export":
                     folder = ui.input("Folder", value="messages").props("outlined dense")
                     inputs[EXPORT_FOLDER] = folder.style("width: 100%")
+        missing = console.missing_packages(form)
+        if missing:
+            ui.label(missing).classes("bad small").props("data-mark=missing")
+        elif way := console.spark_only(form):
+            ui.label(f"Runs {way}.").classes("soft small")
+        else:
+            inputs[ON_SPARK] = _spark_switch()
 
         async def start() -> None:
             given = {name: _text(each.value) for name, each in inputs.items() if each.value}
@@ -88,7 +97,17 @@ def _form(console: Console, form: JobForm) -> None:
                 started = console.start_job(form.verb, given)
                 ui.navigate.to(formatting.path("pipeline", str(started.number)))
 
-        ui.button(f"Start {form.verb}", icon="play_arrow", on_click=start).props("unelevated no-caps")
+        button = ui.button(f"Start {form.verb}", icon="play_arrow", on_click=start).props("unelevated no-caps")
+        button.set_enabled(not missing)
+
+
+def _spark_switch() -> Any:
+    switch = ui.switch("On Spark")
+    lacking = how_to_install("spark")
+    if lacking:
+        switch.disable()
+        ui.label(f"Spark {lacking}").classes("soft small").props("data-mark=missing-spark")
+    return switch
 
 
 def _input(field: Field) -> Any:
@@ -106,12 +125,12 @@ def _text(value: object) -> str:
 
 def _one(console: Console, job: Job) -> None:
     with ui.element("div").classes("p-row"):
-        given = [each for each in job.arguments if not each.startswith(_NOT_SHOWN)]
-        title(f"Job {job.number}: {job.verb}", " ".join(given))
+        title(f"Job {job.number}: {job.verb}", " ".join(job.arguments))
         ui.space()
         stop = ui.button("Cancel", icon="stop", on_click=lambda: console.jobs.cancel(job)).props("flat no-caps")
     with ui.element("div").classes("p-stats"):
         state, share, took = stat("state"), stat("done"), stat("took")
+    way = ui.label().classes("soft small").props("data-mark=way")
     bar = ui.linear_progress(value=0, show_value=False).props("rounded aria-label=Progress")
     results = ui.column().style("width: 100%; gap: 1rem").props("data-mark=results")
     with ui.card().classes("p-card"):
@@ -124,6 +143,7 @@ def _one(console: Console, job: Job) -> None:
         state.set_text(row["state"])
         share.set_text(row["share"])
         took.set_text(row["took"])
+        way.set_text(f"Runs {job.way}." if job.way else "Chooses between Spark and a process of its own …")
         bar.set_value(job.share / 100)
         running = job.state is JobState.RUNNING
         bar.props(

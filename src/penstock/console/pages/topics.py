@@ -7,7 +7,7 @@ from typing import Any
 
 from nicegui import ui
 
-from penstock.console.cluster_summary import TopicFigures, TopicKind, TopicRow
+from penstock.console.cluster_figures import TopicFigures, TopicKind, TopicRow
 from penstock.console.console import Console
 from penstock.console.pages import formatting
 from penstock.console.pages.frame import (

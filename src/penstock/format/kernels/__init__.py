@@ -1,9 +1,10 @@
 """The kernels: the code that touches every message, in two twins with the same names, signatures and results.
 
 `_compiled` is an extension module, built where there is a C compiler. `plain` is reference code in Python that runs
-everywhere, many times slower. The choice is made once, at import, by the environment variable PENSTOCK_KERNELS:
-compiled, plain, or auto (the default), which is compiled if possible and else plain with a warning. `active` says which
-one runs.
+everywhere, many times slower. The choice is made once, at the first use of a name, by the environment variable
+PENSTOCK_KERNELS: compiled, plain, or auto (the default), which is compiled if possible and else plain with a warning.
+`active` says which one runs. From then on the names are plain attributes of this module. Until then neither the twins
+nor numpy are imported, so that commands and clients that touch no message start fast.
 
 Positions count from the start of `data`, which is a whole log file or a suffix of one, so it ends where the file ends.
 `base` is the physical offset of its first byte. Offsets, positions and sizes are in bytes, timestamps in milliseconds.
@@ -15,12 +16,22 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import threading
+import typing
 
 from penstock.errors import BadSettings
-from penstock.format.kernels import plain, sources, types
-from penstock.format.kernels.plain import *  # noqa: F403
-from penstock.format.kernels.plain.record import view_of as view_of
-from penstock.format.kernels.types import *  # noqa: F403
+from penstock.format.kernels import source_fingerprint
+
+if typing.TYPE_CHECKING:
+    from penstock.format.kernels import plain, types
+    from penstock.format.kernels.plain import *  # noqa: F403
+    from penstock.format.kernels.plain.record import view_of as view_of
+    from penstock.format.kernels.types import *  # noqa: F403
+
+    active: str
+    """The twin that runs: 'compiled' or 'plain'."""
+
+_loading = threading.RLock()
 
 
 def _choose(name: str) -> str:
@@ -52,7 +63,7 @@ def _check_compiled() -> None:
     An installed wheel has no sources beside it; there the names decide.
     """
     module = importlib.import_module(f"{__name__}._compiled")
-    expected = sources.fingerprint()
+    expected = source_fingerprint.fingerprint()
     if expected and getattr(module, "_sources", "") != expected:
         raise ImportError("it was built from other sources; run: python setup.py build_ext --inplace --force")
     missing = [kernel for kernel in plain.__all__ if not hasattr(module, kernel)]
@@ -60,10 +71,26 @@ def _check_compiled() -> None:
         raise ImportError(f"it was built from other sources and has no {missing[0]}")
 
 
-active = _choose(os.environ.get("PENSTOCK_KERNELS", "auto"))
-"""The twin that runs: 'compiled' or 'plain'."""
+def _load() -> None:
+    """Imports both twins, chooses, and makes the chosen one's names attributes of this module, all at once."""
+    importlib.import_module(f"{__name__}.types")
+    importlib.import_module(f"{__name__}.plain")
+    chosen = _choose(os.environ.get("PENSTOCK_KERNELS", "auto"))
+    twin = plain if chosen == "plain" else importlib.import_module(f"{__name__}._compiled")
+    names = {name: getattr(types, name) for name in types.__all__}
+    names |= {name: getattr(twin, name) for name in plain.__all__}
+    names |= {"view_of": plain.record.view_of, "active": chosen}
+    globals().update(names, __all__=sorted(names))
 
-if active == "compiled":
-    from penstock.format.kernels._compiled import *  # noqa: F403
 
-__all__ = sorted([*plain.__all__, *types.__all__, "active", "view_of"])
+if not typing.TYPE_CHECKING:  # for the type checker the names are imported above
+
+    def __getattr__(name: str) -> object:
+        """Loads the kernels at the first use of one of their names. Raises BadSettings as `_choose` does."""
+        with _loading:
+            if "active" not in globals() and (name == "__all__" or not name.startswith("__")):
+                _load()
+        try:
+            return globals()[name]
+        except KeyError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

@@ -9,13 +9,13 @@ once, so another process that changes the file cannot defeat the check.
 One extension module, made of one include per file of `plain`; change both twins together:
 
     record.pxi     topics, CRC, hash; encode, publish, check, walk and find records
-    dispatch.pxi   tag codes, keys and queue units of rows; RangeBuilder
+    dispatch.pxi   tag codes and queues of rows; RangeBuilder: units and keys of a range
     index.pxi      the index file, and queries by key
     append.pxi     the Appender (one message into the log in one step), prefault, client batches
     read.pxi       a page of a queue, and the count of a file's readers
     arrow_in.pxi   Arrow columns into records
     arrow_out.pxi  records into Arrow columns
-    audit.pxi      bulk comparisons for an audit, and counts by group
+    audit.pxi      the chains of an index file, and counts by group
 
 The includes share one namespace, and the order of the `include` lines matters: types come before their users. C that
 several includes need is in byte_order.h and crc32.h.
@@ -49,9 +49,9 @@ import numpy as np
 
 from penstock.errors import BadSettings as _BadSettings
 from penstock.format.kernels.plain import __all__
-from penstock.format.scan_rows import PUT_ROW as _PUT_ROW
-from penstock.format.scan_rows import ROW as _ROW
-from penstock.format.scan_rows import Reason as _Reason
+from penstock.format.kernel_row_types import PUT_ROW as _PUT_ROW
+from penstock.format.kernel_row_types import ROW as _ROW
+from penstock.format.kernel_row_types import Reason as _Reason
 
 cdef extern from "Python.h":
     bint PyBytes_CheckExact(object value)
@@ -120,7 +120,7 @@ ctypedef packed struct Row:  # the dtype ROW
     int32_t reserved
 
 
-cdef enum:  # penstock.format.scan_rows.Reason
+cdef enum:  # penstock.format.kernel_row_types.Reason
     STOP = 0
     FULL = 1
     BLANK = 2

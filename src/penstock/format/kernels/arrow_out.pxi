@@ -93,6 +93,7 @@ cdef int64_t read_units(
             while line < min(sizes[i + AHEAD], FETCHED):
                 prefetch_once(there + line)
                 line += 64
+            prefetch_once(there + sizes[i + AHEAD] - 1)  # the last line, which the steps may not reach
         reasons[i] = UNWRITTEN
         if not base <= offsets[i] < base + stop or sizes[i] < 1 or sizes[i] > base + stop - offsets[i]:
             continue

@@ -134,6 +134,22 @@ cdef inline int tag_row(
     return 0
 
 
+cdef int64_t tag_rows(
+    const Py_buffer* source, int64_t base, Row* rows, int64_t count, const int64_t* delays, int64_t level_count
+) except? -2 nogil:
+    """Fills tags_code of the rows. Returns the number of the first row that is outside the data, or -1."""
+    cdef const uint8_t* record
+    cdef int64_t number
+    cdef DispatchProperties found
+    for number in range(count):
+        record = record_of(source, base, rows + number)
+        if record == NULL:
+            return number
+        find_dispatch_properties(record, rows + number, &found)
+        tag_row(record, rows + number, &found, delays, level_count)
+    return -1
+
+
 def tag_codes(data, int64_t base, rows, tuple delay_levels not None):
     """Fills rows["tags_code"]: the tag's hash, or in the schedule topic the time of delivery in milliseconds."""
     cdef _RowBuffer held = _RowBuffer(rows, True)
@@ -144,7 +160,7 @@ def tag_codes(data, int64_t base, rows, tuple delay_levels not None):
         PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
         try:
             with nogil:
-                bad = derive_rows(&source, base, held.rows, 0, held.count, delays, level_count, NULL)
+                bad = tag_rows(&source, base, held.rows, held.count, delays, level_count)
         finally:
             PyBuffer_Release(&source)
     finally:
@@ -159,133 +175,6 @@ cdef inline int32_t without_sign(uint32_t code) noexcept nogil:
     if signed >= 0:
         return signed
     return 0 if code == <uint32_t>0x80000000 else -signed
-
-
-ctypedef struct Keys:
-    int32_t* hashes
-    int64_t* numbers
-    int64_t count
-    int64_t room
-    const uint8_t* topic  # of the previous record, with the hash of topic and separator: the next is often the same
-    int32_t topic_length
-    uint32_t topic_code
-
-
-cdef int add_key(Keys* keys, uint32_t code, int64_t number) noexcept nogil:
-    """Adds a key; returns -1 if memory runs out."""
-    cdef int64_t room
-    cdef void* larger
-    if keys.count == keys.room:
-        room = 2 * keys.room + 64
-        larger = realloc(keys.hashes, room * sizeof(int32_t))
-        if larger == NULL:
-            return -1
-        keys.hashes = <int32_t*>larger
-        larger = realloc(keys.numbers, room * sizeof(int64_t))
-        if larger == NULL:
-            return -1
-        keys.numbers = <int64_t*>larger
-        keys.room = room
-    keys.hashes[keys.count] = without_sign(code)
-    keys.numbers[keys.count] = number
-    keys.count += 1
-    return 0
-
-
-cdef int add_keys_of(
-    Keys* keys, const uint8_t* record, const Row* row, int64_t number, const DispatchProperties* found
-) except? -2 nogil:
-    """Adds UNIQ_KEY, then each word of KEYS; returns -1 if memory runs out."""
-    cdef const uint8_t* topic = record + row.topic_at
-    cdef const uint8_t* text = found.keys
-    cdef const uint8_t* end = found.keys + found.keys_size
-    cdef const uint8_t* piece_end
-    cdef int64_t size
-    if not found.unique_size and not found.keys_size:
-        return 0
-    if keys.topic == NULL or keys.topic_length != row.topic_length or memcmp(keys.topic, topic, row.topic_length):
-        keys.topic_code = 31 * hash_on(topic, row.topic_length, 0) + 35  # '#'
-        keys.topic = topic
-        keys.topic_length = row.topic_length
-    if found.unique_size:
-        if add_key(keys, hash_on(found.unique, found.unique_size, keys.topic_code), number) < 0:
-            return -1
-    if not found.keys_size:
-        return 0
-    while text < end:
-        piece_end = <const uint8_t*>memchr(text, 32, end - text)
-        if piece_end == NULL:
-            piece_end = end
-        size = piece_end - text
-        if size:
-            if add_key(keys, hash_on(text, size, keys.topic_code), number) < 0:
-                return -1
-        text = piece_end + 1
-    return 0
-
-
-cdef void free_keys(Keys* keys) noexcept:
-    free(keys.hashes)
-    free(keys.numbers)
-
-
-cdef int64_t derive_rows(
-    const Py_buffer* source, int64_t base, Row* rows, int64_t first, int64_t count,
-    const int64_t* delays, int64_t level_count, Keys* keys,
-) except? -2 nogil:
-    """For rows `first` to `count`: fills tags_code unless `delays` is NULL, collects keys unless `keys` is NULL.
-
-    Returns the number of the first row that is outside the data, or -1.
-    """
-    cdef const uint8_t* record
-    cdef int64_t number
-    cdef Row* row
-    cdef DispatchProperties found
-    for number in range(first, count):
-        row = rows + number
-        record = record_of(source, base, row)
-        if record == NULL:
-            return number
-        find_dispatch_properties(record, row, &found)
-        if delays != NULL:
-            tag_row(record, row, &found, delays, level_count)
-        if keys != NULL and row.sys_flag & TRANSACTION_MASK != ROLLBACK:
-            if add_keys_of(keys, record, row, number, &found):
-                with gil:
-                    raise MemoryError
-    return -1
-
-
-cdef object key_arrays(Keys* keys):
-    """Returns (hashes, row numbers) as arrays."""
-    cdef Py_buffer target
-    hashes = np.empty(keys.count, dtype=np.int32)
-    if keys.count:
-        PyObject_GetBuffer(hashes, &target, PyBUF_WRITABLE)
-        memcpy(target.buf, keys.hashes, keys.count * sizeof(int32_t))
-        PyBuffer_Release(&target)
-    return hashes, longs_from(keys.numbers, keys.count)
-
-
-def index_keys(data, int64_t base, rows):
-    """Returns (index hash of every key of every row, number of its row)."""
-    cdef _RowBuffer held = _RowBuffer(rows, False)
-    cdef Py_buffer source
-    cdef Keys keys
-    cdef int64_t bad
-    memset(&keys, 0, sizeof(keys))
-    try:
-        PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
-        try:
-            with nogil:
-                bad = derive_rows(&source, base, held.rows, 0, held.count, NULL, 0, &keys)
-        finally:
-            PyBuffer_Release(&source)
-        if bad >= 0:
-            raise ValueError(f"row {bad} is outside the data")
-        return key_arrays(&keys)
-    finally:
-        free_keys(&keys)
 
 
 # -- queues --------------------------------------------------------------------------------------------------

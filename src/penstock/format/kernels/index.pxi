@@ -369,10 +369,17 @@ ctypedef struct Wanted:
     int64_t hashed
 
 
+ctypedef struct Hits:
+    int64_t* numbers
+    int64_t* offsets
+    int64_t count
+    int64_t room
+
+
 cdef int search_file(
     const uint8_t* index, int64_t slots, int64_t items, const Wanted* wanted, int64_t count, const char* topic,
     int64_t topic_size, const Py_buffer* logs, int64_t log_count, int64_t log_base, int64_t file_size, int64_t log_end,
-    int64_t begin, int64_t end, Keys* hits, int64_t** offsets,
+    int64_t begin, int64_t end, bint check_crc, Hits* hits,
 ) noexcept nogil:
     """Looks all keys up in one index file, AT_ONCE at a time so their cache misses overlap; -1 if memory runs out."""
     cdef int64_t start, stop, i, number, place, at, room, previous
@@ -423,8 +430,8 @@ cdef int search_file(
                         place = (offset - log_base) // file_size
                         at = offset - log_base - place * file_size
                         if place < log_count and at < logs[place].len and examine(
-                            <const uint8_t*>logs[place].buf, logs[place].len, at, log_base + place * file_size, False,
-                            &row,
+                            <const uint8_t*>logs[place].buf, logs[place].len, at, log_base + place * file_size,
+                            check_crc, &row,
                         ) == STOP and has_key(
                             <const uint8_t*>logs[place].buf + at, &row, topic, topic_size, wanted[i].text,
                             wanted[i].size, begin, end,
@@ -435,13 +442,13 @@ cdef int search_file(
                                 if larger == NULL:
                                     return -1
                                 hits.numbers = <int64_t*>larger
-                                larger = realloc(offsets[0], room * sizeof(int64_t))
+                                larger = realloc(hits.offsets, room * sizeof(int64_t))
                                 if larger == NULL:
                                     return -1
-                                offsets[0] = <int64_t*>larger
+                                hits.offsets = <int64_t*>larger
                                 hits.room = room
                             hits.numbers[hits.count] = i
-                            offsets[0][hits.count] = offset
+                            hits.offsets[hits.count] = offset
                             hits.count += 1
                 previous = load32(item + 16)
                 number = previous if previous < number else 0
@@ -451,7 +458,7 @@ cdef int search_file(
 
 def find_keys(
     list keys not None, bytes topic not None, list indexes not None, int64_t slots, int64_t items, list logs not None,
-    int64_t log_base, int64_t file_size, int64_t log_end, begin, end,
+    int64_t log_base, int64_t file_size, int64_t log_end, begin, end, bint check_crc,
 ):
     """Finds the records with these keys; returns (numbers of the keys, physical offsets), for many keys at once.
 
@@ -459,16 +466,16 @@ def find_keys(
     logs             the files of the log in order, each of `file_size` bytes; the first starts at `log_base`
     log_end          physical offset up to which the log may be read
     begin, end       first and last store timestamp, in milliseconds
+    check_crc        whether to check the CRC of each record's body
 
-    Checks each record except for the CRC of its body. A record that names a key twice is returned twice.
+    A record that names a key twice is returned twice.
     """
     cdef int64_t first = clamp_long(begin), last = clamp_long(end), count = PyList_GET_SIZE(keys), i, log_count
     cdef Py_ssize_t taken = 0, index_taken = 0
     cdef Wanted* wanted = <Wanted*>malloc((count + 1) * sizeof(Wanted))
     cdef Py_buffer* held = <Py_buffer*>malloc((len(logs) + 1) * sizeof(Py_buffer))
     cdef Py_buffer* tables = <Py_buffer*>malloc((len(indexes) + 1) * sizeof(Py_buffer))
-    cdef Keys hits
-    cdef int64_t* offsets = NULL
+    cdef Hits hits
     cdef const char* topic_text = PyBytes_AS_STRING(topic)
     cdef int64_t topic_size = PyBytes_GET_SIZE(topic)
     cdef uint32_t code
@@ -499,13 +506,13 @@ def find_keys(
             for i in range(index_taken):
                 failed = search_file(
                     <const uint8_t*>tables[i].buf, slots, items, wanted, count, topic_text,
-                    topic_size, held, log_count, log_base, file_size, log_end, first, last, &hits, &offsets,
+                    topic_size, held, log_count, log_base, file_size, log_end, first, last, check_crc, &hits,
                 )
                 if failed:
                     break
         if failed:
             raise MemoryError
-        return longs_from(hits.numbers, hits.count), longs_from(offsets, hits.count)
+        return longs_from(hits.numbers, hits.count), longs_from(hits.offsets, hits.count)
     finally:
         for i in range(taken):
             PyBuffer_Release(&held[i])
@@ -514,5 +521,5 @@ def find_keys(
         free(held)
         free(tables)
         free(wanted)
-        free(offsets)
+        free(hits.offsets)
         free(hits.numbers)

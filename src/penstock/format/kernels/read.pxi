@@ -107,7 +107,10 @@ cdef enum:
 cdef inline void prefetch_record(
     const uint8_t* units, int64_t at, int64_t stop, const Py_buffer* source, int64_t base
 ) noexcept nogil:
-    """Prefetches the record of the unit at `at`: the records of a queue are scattered over the log."""
+    """Prefetches the record of the unit at `at`: the records of a queue are scattered over the log.
+
+    The last byte, which the check of a record looks at first, may lie in one cache line more than the steps reach.
+    """
     cdef int64_t position, size, i
     if at + 20 > stop:
         return
@@ -116,6 +119,7 @@ cdef inline void prefetch_record(
     if 0 <= position < source.len and 0 < size <= source.len - position:
         for i in range(0, min(size, 1536), 64):
             prefetch_once(<const uint8_t*>source.buf + position + i)
+        prefetch_once(<const uint8_t*>source.buf + position + size - 1)
 
 
 cdef bint is_among(const uint8_t* text, int64_t size, tuple texts) noexcept:
@@ -197,11 +201,12 @@ cdef class PageReader:
         written_from          physical offset from which this process wrote the log: its last 64 MiB are in memory
         loaded                the caller has loaded the records of units[at:loaded]
 
-        Returns (records, number of records, bytes, units examined, status, damaged queue offsets or None, physical
-        offset of the last unit examined, physical offset at which to continue or -1, cold ranges or None). The status
-        is FOUND, NO_MATCH or REMOVING, or -1 if no unit was examined. The page continues in another log file, or in the
-        same one, if not all of its records are in memory. If those of the next units are not, no unit is examined, and
-        the cold ranges are (end of these units, [(start and stop in `data`, place of the first unit), ...]).
+        Returns (records, place and queue offset of the first unit not examined, the page's count and total now, status,
+        damaged queue offsets or None, physical offset of the last unit examined, physical offset at which to continue
+        or -1, cold ranges or None). The status is FOUND, NO_MATCH or REMOVING, or -1 if no unit was examined. The page
+        continues in another log file, or in the same one, if not all of its records are in memory. If those of the next
+        units are not, no unit is examined, and the cold ranges are (end of these units, [(start and stop in `data`,
+        place of the first unit), ...]).
         """
         cdef Py_buffer unit_source, source, hash_source
         cdef const uint8_t* unit
@@ -210,7 +215,7 @@ cdef class PageReader:
         cdef int64_t sizes[MAX_PAGE]
         cdef Plan plan
         cdef const int32_t* wanted = NULL
-        cdef int64_t wanted_count = 0, physical = -1, code, size, i, taken = 0, taken_bytes = 0, examined = 0
+        cdef int64_t wanted_count = 0, physical = -1, code, size, i, taken = 0, taken_bytes = 0
         cdef int64_t value_size = 0, last = -1, needed = -1
         cdef int32_t unit_size
         cdef int status = -1, reason
@@ -249,7 +254,8 @@ cdef class PageReader:
                         )
                         for i in range(plan.count):
                             if not residency.has(plan.starts[i], plan.stops[i]):
-                                return b"", 0, 0, 0, -1, None, -1, load64(<const uint8_t*>unit_source.buf + at), (
+                                physical = load64(<const uint8_t*>unit_source.buf + at)
+                                return b"", at, queue_offset, count, total, -1, None, -1, physical, (
                                     plan.stop,
                                     [(plan.starts[i], plan.stops[i], plan.places[i]) for i in range(plan.count)],
                                 )
@@ -314,7 +320,6 @@ cdef class PageReader:
                             taken_bytes += unit_size
                             status = FOUND
                     last = physical
-                    examined += 1
                     queue_offset += 1
                     at += 20
                 found = PyBytes_FromStringAndSize(NULL, taken_bytes)
@@ -328,7 +333,7 @@ cdef class PageReader:
                     PyBuffer_Release(&hash_source)
         finally:
             PyBuffer_Release(&unit_source)
-        return found, taken, taken_bytes, examined, status, damaged, last, needed, None
+        return found, at, queue_offset, count, total, status, damaged, last, needed, None
 
     cdef inline bint is_full(self, int64_t distance, int64_t count, int64_t total, int64_t max_records) noexcept nogil:
         """Whether a page of `count` records ends before a record that would bring it to `total` bytes."""

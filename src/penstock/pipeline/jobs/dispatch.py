@@ -1,6 +1,6 @@
 """External dispatch: a streaming query that builds the queues and index of a store with dispatch=external.
 
-Each micro-batch is a range of the published log (`penstock.pipeline.stream`), split into pieces. Workers scan a piece
+Each micro-batch is a range of the published log (`pipeline.stream_source`), split into pieces. Workers scan a piece
 with the kernels. They return the queue position and the key hashes of each record. Only the driver's process writes
 queues and index. It holds the job's lock, so workers that outlive a killed driver cannot interfere. The store keeps the
 progress as a physical offset, at which every start resumes. Spark's checkpoint is not needed for that and lies in
@@ -27,7 +27,7 @@ from pyspark.errors import StreamingQueryException
 from penstock.errors import BadSettings, PenstockError, StoreFailed
 from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.session import is_connect
-from penstock.pipeline.stream import FORMAT, PublishedLog
+from penstock.pipeline.stream_source import FORMAT, PublishedLog
 from penstock.store.derive import DerivedPiece, LogRange, scan
 from penstock.store.external_dispatch.builder import Builder
 

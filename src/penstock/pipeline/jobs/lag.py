@@ -6,12 +6,15 @@ The job reads the files of stores, or asks the brokers of a cluster. It reads on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from penstock.errors import Refused
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.format.msgspec_warm_up import prepared
+from penstock.pipeline.jobs.job_input import JobInput
+from penstock.pipeline.session import gather
 from penstock.store.config_files import ConfigFiles
 from penstock.store.readonly.store_folder import StoreFolder
 
@@ -75,6 +78,25 @@ def lag(job_input: JobInput, group: str = "") -> list[QueueLag]:
     for broker, folder in job_input.folders().items():
         found += _store_lag(broker, folder, group)
     return mark_stuck(found)
+
+
+def lag_on_spark(spark: SparkSession, job_input: JobInput, group: str = "") -> list[QueueLag]:
+    """Returns what `lag` does. A task per store measures it; a cluster's brokers are asked by this process."""
+    job_input.check()
+    if job_input.namesrv:
+        return lag(job_input, group)
+    pieces = [
+        (broker, str(folder.layout.root), job_input.config, job_input.settings, group)
+        for broker, folder in job_input.folders().items()
+    ]
+    decoder = msgspec.msgpack.Decoder(prepared(list[QueueLag]))
+    return mark_stuck([each for rows in gather(spark, pieces, _lag_piece) for each in decoder.decode(rows)])
+
+
+def _lag_piece(piece: tuple[str, str, str, tuple[str, ...], str]) -> bytes:
+    broker, path, config, settings, group = piece
+    folder = StoreFolder.find(Path(path), Path(config) if config else None, settings)
+    return msgspec.msgpack.encode(_store_lag(broker, folder, group))
 
 
 def lag_frame(spark: SparkSession, rows: Sequence[QueueLag]) -> DataFrame:

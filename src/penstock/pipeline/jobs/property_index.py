@@ -21,7 +21,7 @@ import pyarrow.parquet as parquet
 from penstock.errors import BadStore
 from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.store_tasks import LogTask, StorePaths
-from penstock.pipeline.stream import FORMAT, PublishedLog
+from penstock.pipeline.stream_source import FORMAT, PublishedLog
 from penstock.store.external_dispatch.coordination import DispatchAgreement, read_agreement, read_mark
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import BadSettings
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.session import gather, parallelism
-from penstock.store.damage import MayExceed, never_exceed
+from penstock.store.damaged_ranges import MayExceed, never_exceed
 from penstock.store.readonly.store_folder import quiet_log
 from penstock.store.rebuild import RebuildReport, ThreadRunner, is_small_job
 from penstock.store.rebuild import rebuild as rebuild_store
@@ -33,12 +33,13 @@ def rebuild(
     *,
     topic: str | None = None,
     queue_id: int | None = None,
+    index_only: bool = False,
     into: str | Path | None = None,
     dry_run: bool = False,
     range_size: int | None = None,
     may_exceed: MayExceed = never_exceed,
 ) -> list[RebuildReport]:
-    """Rebuilds all queues and the index of each store, or only the queues of one `topic` or `queue_id`.
+    """Rebuilds all queues and the index of each store, or only the queues of one `topic` or `queue_id`, or the index.
 
     No process may have a store open, unless the result goes `into` another folder. Raises BadStore, StoreInUse,
     BadSettings, StoreFailed, or PenstockError if a worker fails. After an error, that store keeps its old files.
@@ -57,6 +58,7 @@ def rebuild(
                     partial(_run_on_spark, spark),
                     topic=topic,
                     queue_id=queue_id,
+                    index_only=index_only,
                     into=into,
                     dry_run=dry_run,
                     range_size=range_size,

@@ -1,14 +1,15 @@
 """Finds messages by key through the index, and by id, body, property, tag and time by scanning.
 
 The job skips nothing silently. An unreadable message becomes a row with the reason in `_corrupt`. `Coverage` says which
-ranges were searched, and how much retention has deleted. Matching is pure and runs on workers, column by column. Needs
-pyspark and pyarrow.
+ranges were searched, and how much retention has deleted. Matching is pure and runs on workers, column by column, or in
+this process (`search_here`). Needs pyarrow; on Spark, pyspark too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,13 +20,12 @@ import pyarrow.compute as pc
 
 from penstock.errors import BadSettings
 from penstock.format.message_id import decode_message_id
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.options import EARLIEST, Options
 from penstock.pipeline.plan import choose_queues, end_offsets, open_source, plan, spans_between, start_offsets
 from penstock.pipeline.ranges import OffsetRange, ReadTask
-from penstock.pipeline.rows import RowShape
 from penstock.pipeline.session import map_in_workers
-from penstock.pipeline.source import known_columns, spark_schema
+from penstock.pipeline.source_rows import ROW_SCHEMA, RowShape
 from penstock.pipeline.store_source import LOG, StoreSource
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ def _equals(found: Any, value: str) -> bool:
 # -- the job ---------------------------------------------------------------------------------------------------------
 
 CORRUPT: Final = "_corrupt"
+_COLUMNS: Final = ROW_SCHEMA.append(pa.field(CORRUPT, pa.string()))
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -168,8 +169,15 @@ class SearchResult(msgspec.Struct, frozen=True):
     coverage: Coverage
 
 
+class FoundRows(msgspec.Struct, frozen=True):
+    """The same of a search in this process. The search goes on while `rows` is read, and ends with it."""
+
+    rows: Iterator[dict[str, Any]]
+    coverage: Coverage
+
+
 class _TaskSearch:
-    """A function that yields the matching and the unreadable rows of one task, on a worker. Spark pickles it."""
+    """A function that yields the matching and the unreadable rows of one task. Spark pickles it for its workers."""
 
     def __init__(self, shape: RowShape, query: SearchQuery, schema: pa.Schema) -> None:
         self._shape, self._query, self._schema = shape, query, schema
@@ -186,15 +194,40 @@ def search(spark: SparkSession, query: SearchQuery, job_input: JobInput) -> Sear
     """Searches stores or a cluster. Raises BadSettings, BadStore or Unreachable."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    from penstock.pipeline.source import spark_schema
+
+    options, tasks, coverage = _prepare(query, job_input)
+    schema = spark_schema(_COLUMNS.names, options)
+    search_task = _TaskSearch(RowShape.of(options, _COLUMNS.names), query, to_arrow_schema(schema, timezone="UTC"))
+    return SearchResult(map_in_workers(spark, tasks, search_task, schema), coverage)
+
+
+def search_here(query: SearchQuery, job_input: JobInput) -> FoundRows:
+    """Searches in this process, without Spark, task by task. Otherwise like `search`, with the rows in its order.
+
+    Timestamps are in local time, without a zone, as in Spark's rows.
+    """
+    options, tasks, coverage = _prepare(query, job_input)
+    search_task = _TaskSearch(RowShape.of(options, _COLUMNS.names), query, _COLUMNS)
+    rows = (_row(each) for task in tasks for batch in search_task(task) for each in batch.to_pylist())
+    return FoundRows(rows, coverage)
+
+
+def _row(found: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row of Arrow as Spark's rows are: a map is a dictionary, and a time has no zone."""
+    for name, value in found.items():
+        if isinstance(value, datetime):
+            found[name] = value.astimezone().replace(tzinfo=None)
+    if found["properties"] is not None:
+        found["properties"] = dict(found["properties"])
+    return found
+
+
+def _prepare(query: SearchQuery, job_input: JobInput) -> tuple[Options, list[ReadTask], Coverage]:
     query.check()
     job_input.check()
     options = _options(query, job_input)
-    tasks, coverage = _plan(options, query)
-    names = list(known_columns(options))
-    schema = spark_schema(names, options)
-    shape = RowShape.of(options, names)
-    search_task = _TaskSearch(shape, query, to_arrow_schema(schema, timezone="UTC"))
-    return SearchResult(map_in_workers(spark, tasks, search_task, schema), coverage)
+    return options, *_plan(options, query)
 
 
 def _options(query: SearchQuery, job_input: JobInput) -> Options:

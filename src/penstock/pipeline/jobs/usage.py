@@ -24,16 +24,16 @@ from penstock.format import kernels
 from penstock.format.constants import TAGS
 from penstock.format.hosts import decode_host
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
+from penstock.format.msgspec_warm_up import prepared
 from penstock.format.record_layout import BORN_HOST_AT
 from penstock.format.sys_flag import BORN_HOST_V6
-from penstock.format.typed_decoding import prepared
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.human_units import format_size
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.ranges import OffsetRange, TaskLimits, piece_size_for, split_ranges
 from penstock.pipeline.session import gather, parallelism
 from penstock.pipeline.store_source import StoreSource
 from penstock.pipeline.store_tasks import LogTask
 from penstock.pipeline.svg_charts import BARS, bars, document, table
-from penstock.units import format_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,17 +28,17 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.errors import BadStore, PenstockError
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.ranges import piece_size_for
 from penstock.pipeline.session import gather, parallelism
-from penstock.pipeline.store_source import find_paths, name_stores
 from penstock.store.audit import AuditReport
 from penstock.store.audit.audit import AuditPass, AuditPasses, build_report, plan_pass, wait_for_dispatch
 from penstock.store.audit.config import ConfigState
-from penstock.store.audit.keys import IndexFacts, audit_index_file
+from penstock.store.audit.index_keys import IndexFacts, audit_index_file
 from penstock.store.audit.plan import AuditPlan, AuditRange, split_log
 from penstock.store.audit.ranges import RangeResult, audit_range
-from penstock.store.copy_on_write_files import OverlayFiles
+from penstock.store.audit.several_stores import Stores, Verified
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.readonly.geometry import NumberedFile
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 
@@ -287,36 +287,10 @@ Run = Callable[[Sequence[Sequence[NumberedPiece]]], Iterable[tuple[int, AuditAns
 """A function that audits the pieces of tasks. It returns (number of the piece, answer) in any order."""
 
 
-class Verified(msgspec.Struct, frozen=True):
-    """The result for one store: its report, or the problem if there is no report."""
-
-    path: str
-    report: AuditReport | None = None
-    problem: str = ""
-
-
-class Stores(msgspec.Struct, frozen=True):
-    """The stores of a job by name, and the problems of folders that are not stores, by name."""
-
-    folders: dict[str, StoreFolder]
-    others: dict[str, Verified]
-
-    @classmethod
-    def find(cls, job_input: JobInput) -> Stores:
-        """Finds the stores of an input. Raises BadSettings, or BadStore if no folder is a store."""
-        job_input.check(only_stores=True)
-        config = Path(job_input.config) if job_input.config else None
-        found = cls({}, {})
-        problem: BadStore | None = None
-        for name, path in name_stores(find_paths(job_input.stores)).items():
-            try:
-                found.folders[name] = StoreFolder.find(path, config, job_input.settings)
-            except BadStore as error:
-                problem = error
-                found.others[name] = Verified(str(path), problem=str(error))
-        if problem is not None and not found.folders:
-            raise problem
-        return found
+def find_stores(job_input: JobInput) -> Stores:
+    """Finds the stores of an input. Raises BadSettings, or BadStore if no folder is a store."""
+    job_input.check(only_stores=True)
+    return Stores.find(job_input.stores, Path(job_input.config) if job_input.config else None, job_input.settings)
 
 
 def verify(spark: SparkSession, job_input: JobInput | Stores, *, check_crc: bool = True) -> dict[str, Verified]:
@@ -329,7 +303,7 @@ def verify(spark: SparkSession, job_input: JobInput | Stores, *, check_crc: bool
         for results in gather(spark, tasks, answers):
             yield from pickle.loads(results)
 
-    stores = Stores.find(job_input) if isinstance(job_input, JobInput) else job_input
+    stores = find_stores(job_input) if isinstance(job_input, JobInput) else job_input
     return audit_stores(stores, run, check_crc=check_crc, workers=parallelism(spark))
 
 

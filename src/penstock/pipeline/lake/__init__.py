@@ -5,7 +5,7 @@ brings all tables up to date. The catalog is an embedded database in the project
 can open it.
 """
 
-from penstock.pipeline.lake.project import Lake, LakeTable, init_project
+from penstock.pipeline.lake.lake_folder import Lake, LakeTable, init_project
 from penstock.pipeline.lake.run import Summary, run_project
 
 __all__ = ["Lake", "LakeTable", "Summary", "init_project", "run_project"]

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.errors import BadSettings, MissingPackage, PenstockError, StoreInUse
-from penstock.pipeline.lake.project import SPEC_FILE, Lake, check_initialised
+from penstock.pipeline.lake.lake_folder import SPEC_FILE, Lake, check_initialised
 from penstock.pipeline.session import has_session, quiet_interrupts, start_connect_session, start_session
-from penstock.store.copy_on_write_files import OverlayFiles
+from penstock.store.overlay_files import OverlayFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

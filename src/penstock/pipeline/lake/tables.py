@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from penstock.pipeline.jobs.lag import lag, lag_frame
-from penstock.pipeline.lake.project import Lake, LakeTable
+from penstock.pipeline.lake.lake_folder import Lake, LakeTable
 from penstock.pipeline.options import Options
 from penstock.pipeline.source import known_columns
 

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.errors import BadRequest, CorruptData
 from penstock.format import fastjson
-from penstock.format.typed_decoding import prepared
+from penstock.format.msgspec_warm_up import prepared
 from penstock.protocol.json_header import BAD_JSON, replace_surrogates
 
 SHAPE_ERRORS = (msgspec.ValidationError, UnicodeDecodeError, RecursionError, ValueError)

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from penstock.format.constants import Int32, Int64
-from penstock.format.typed_decoding import prepared
+from penstock.format.msgspec_warm_up import prepared
 from penstock.protocol.bodies.base import SHAPE_ERRORS, Body
 from penstock.protocol.subscription import SubscriptionData
 

@@ -55,6 +55,9 @@ class ConsumeStatsList(BodyByQueue, kw_only=True):
     total_diff: Int64 = 0
 
 
+PUT_LATENCIES_KEY: Final = "penstockPutLatencies"
+"""The name, in the table that answers 28, of all puts since the start by fine latency classes: `[<=1ms]:5 [1ms~]:0`.
+RocketMQ's `putMessageDistributeTime` has coarser classes, and begins anew every minute."""
 COUNTERS_KEY: Final = "penstockCounters"
 """The name of `BrokerCounters` in the table that answers 28."""
 

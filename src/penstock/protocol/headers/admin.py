@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
+
 from penstock.format.constants import Int32
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.fields import Codes, Reply, Request
@@ -48,15 +50,40 @@ class BrokerConfigReply(Reply, kw_only=True):
     version: str
 
 
+class Follow(Request, kw_only=True):
+    """Request 30901: a slave asks a master for its proof, and for a ticket; see `broker.replication.follow_tickets`."""
+
+    codes: ClassVar[Codes] = (RequestCode.PENSTOCK_FOLLOW,)
+
+    nonce: str
+    port: Int32 = 0
+    """The port from which the slave is going to connect to the master's replication port; 0: it wants no ticket."""
+    access_key: str | None = msgspec.field(default=None, name="AccessKey")
+
+
+class FollowReply(Reply, kw_only=True):
+    """Reply to 30901. `proof` is empty if the master has no such account."""
+
+    codes: ClassVar[Codes] = (RequestCode.PENSTOCK_FOLLOW,)
+
+    nonce: str
+    ha_address: str = ""
+    """Where the master sends its log, as it tells name servers; empty if it does not."""
+    proof: str = ""
+
+
 class UpdateAccount(Request, kw_only=True):
-    """Request 50. The permissions are comma-separated, such as `topicA=DENY,topicB=PUB|SUB`."""
+    """Request 50: creates an account, or changes one; what is missing or empty stays as it is.
+
+    The permissions are comma-separated, such as `topicA=DENY,topicB=PUB|SUB`.
+    """
 
     codes: ClassVar[Codes] = (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,)
 
     access_key: str
     secret_key: str | None = None
     white_remote_address: str | None = None
-    admin: bool = False
+    admin: bool | None = None
     default_topic_perm: str | None = None
     default_group_perm: str | None = None
     topic_perms: str | None = None

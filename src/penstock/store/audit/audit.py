@@ -32,16 +32,16 @@ from penstock.store.audit.config import ConfigState, QueueBounds, audit_config, 
 from penstock.store.audit.files import foreign_findings
 from penstock.store.audit.findings import AuditReport, Collector, Figures, Finding
 from penstock.store.audit.index import audit_index
-from penstock.store.audit.keys import IndexFacts, audit_index_file
+from penstock.store.audit.index_keys import IndexFacts, audit_index_file
 from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import PIECE_SIZE, AuditPlan, AuditRange, make_plan, split_log, with_live_bounds
 from penstock.store.audit.queue_coverage import QueueCover, QueueName
 from penstock.store.audit.queues import QueueFacts, audit_queue
 from penstock.store.audit.ranges import QUEUE_FILES_OPEN, RangeResult, audit_range
-from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.external_dispatch.coordination import is_external
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.readonly.view import MapCache
 from penstock.store.settings import Settings
 
@@ -192,7 +192,9 @@ class _Auditor:
         wait_for_dispatch(plan, self._files, index, result, topics)
         return build_report(plan, self._files, config, index, result)
 
-    def _ranges(self, plan: AuditPlan, index: tuple[IndexFacts, ...], topics: kernels.Topics) -> Iterator[RangeResult]:
+    def _ranges(
+        self, plan: AuditPlan, index: tuple[IndexFacts, ...], topics: kernels.TopicTable
+    ) -> Iterator[RangeResult]:
         pieces = split_log(plan, self._files, self._piece_size)
         total = sum(piece.stop - piece.start for piece in pieces)
         done = 0
@@ -216,7 +218,7 @@ def wait_for_dispatch(
     files: Files,
     index: tuple[IndexFacts, ...],
     result: RangeResult,
-    topics: kernels.Topics | None = None,
+    topics: kernels.TopicTable | None = None,
 ) -> None:
     """Audits the newest records of a store in use again, until its owner has dispatched them or two seconds are over.
 
@@ -284,6 +286,7 @@ def build_report(
         plan.is_live,
         not plan.crashed,
         plan.check_crc,
+        result.record_crcs,
     )
     return AuditReport(collector.findings(), figures, log.damage())
 

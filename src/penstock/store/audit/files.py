@@ -31,6 +31,7 @@ from penstock.store.readonly.geometry import DataFolder, NumberedFile, StoreFile
 from penstock.store.readonly.view import FilesView
 
 _LONG = struct.Struct(">q")
+_MAX_INT = 2**31 - 1
 
 # -- names and sizes ----------------------------------------------------------------------------------------------
 
@@ -228,8 +229,8 @@ class ItemTable:
 
     def raw(self, start: int, stop: int) -> npt.NDArray[np.void]:
         """Returns a copy of the items numbered start … stop - 1, as stored."""
-        count = max(stop - start, 0)
-        return np.frombuffer(self.file.view, ITEM, count, self.geometry.item_position(start)).copy()
+        begin, end = self.geometry.item_position(start), self.geometry.item_position(max(start, stop))
+        return np.frombuffer(bytearray(self.file.view[begin:end]), ITEM)  # numpy would copy them one by one
 
     def offset_at(self, position: int) -> int:
         number = position if self._order is None else int(self._order[position - 1])
@@ -258,8 +259,23 @@ class ItemTable:
         columns = (items[name].astype(np.int64) for name in ("key_hash", "offset", "seconds"))
         return Items(numbers, *columns)
 
-    def match(self, position: int, hashes: kernels.Ints, offsets: Longs, times: Longs) -> int:
-        """Returns how many items from `position` on match these keys in this order; 0 if the file is out of order."""
-        if self._order is not None:
-            return 0
-        return kernels.match_items(self.file.view, *self.geometry, position, hashes, offsets, times)
+    def seconds(self, times: Longs) -> Longs:
+        """Returns the times that items of records with these store times have, from item 2 on.
+
+        The time of item 1 counts from the end of the previous file.
+        """
+        begin = int(_LONG.unpack_from(self.file.view, 0)[0])
+        if begin <= 0:
+            return np.zeros(len(times), np.int64)
+        return np.asarray(np.minimum((np.maximum(times, begin) - begin) // 1000, _MAX_INT), np.int64)
+
+    def match(self, position: int, hashes: kernels.Ints, offsets: Longs, times: Longs) -> bool:
+        """Returns whether the items from `position` on are those of these keys, in this order and in the file's."""
+        if self._order is not None or position + len(hashes) > self.count:
+            return False
+        items = self.raw(position, position + len(hashes))
+        wrong = items["seconds"] != self.seconds(times)
+        if position == 1:
+            wrong[:1] = False
+        wrong |= (items["key_hash"] != hashes) | (items["offset"] != offsets)
+        return not wrong.any()

@@ -55,7 +55,7 @@ INDEX_FILE_SIZE = _error(
 
 RECORD_SIZE = _error("record-size", "a record's size does not match its parts, or exceeds the file", _REPAIR)
 RECORD_MAGIC = _error("record-magic", "no record magic where a record must begin", _REPAIR)
-RECORD_CRC = _error("record-crc", "a body does not match the CRC in its record", _REPAIR)
+RECORD_CRC = _error("record-crc", "a body does not match the CRC in its record, or a record its own CRC", _REPAIR)
 RECORD_POSITION = _error("record-position", "a record's physical offset is not its position", _REPAIR)
 RECORD_LENGTHS = _error(
     "record-lengths", "the lengths of body, topic and properties do not add up to the record's size", _REPAIR
@@ -71,7 +71,7 @@ RECORD_TOPIC = _error(
 )
 RECORD_QUEUE = _error(
     "record-queue",
-    "a record's queue id or queue offset is negative",
+    "a record's queue id or queue offset is negative, or its queue offset is impossibly large",
     "its messages have no queue; read them with `penstock store log`",
 )
 RECORD_TIME = _error(

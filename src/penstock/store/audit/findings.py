@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.store.damage import DamagedRange
+from penstock.store.damaged_ranges import DamagedRange
 
 Severity = Literal["error", "note"]
 
@@ -101,6 +101,8 @@ class Figures(msgspec.Struct, frozen=True):
     in_use: bool = False
     closed_cleanly: bool = True
     crc_checked: bool = True
+    record_crcs: int = 0
+    """Records that end with their own CRC (enabledAppendPropCRC)."""
 
 
 class AuditReport(msgspec.Struct, frozen=True):

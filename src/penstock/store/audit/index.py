@@ -9,7 +9,7 @@ import numpy as np
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.files import AuditLogReader, ItemTable
 from penstock.store.audit.findings import Finding, FindingKind
-from penstock.store.audit.keys import IndexFacts, KeyCover, open_tables
+from penstock.store.audit.index_keys import IndexFacts, KeyCover, open_tables
 from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import AuditPlan
 from penstock.store.audit.records import FaultRun

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import msgspec
 
-from penstock.format.scan_rows import Reason
+from penstock.format.kernel_row_types import Reason
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.finding_kinds import KINDS
 from penstock.store.audit.findings import Finding
@@ -19,7 +19,7 @@ from penstock.store.audit.plan import AuditPlan
 from penstock.store.audit.queue_coverage import RangeTable
 from penstock.store.audit.ranges import RangeResult
 from penstock.store.audit.records import Diagnosis
-from penstock.store.damage import DamagedRange
+from penstock.store.damaged_ranges import DamagedRange
 from penstock.store.file_io import Files
 from penstock.store.readonly.geometry import NumberedFile
 from penstock.store.readonly.view import MapCache

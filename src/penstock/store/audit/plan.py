@@ -32,7 +32,7 @@ from penstock.store.audit.files import (
     check_shape,
 )
 from penstock.store.audit.queue_coverage import QueueName
-from penstock.store.damage import DamagedRange, read_damage
+from penstock.store.damaged_ranges import DamagedRange, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import read_state
 from penstock.store.file_io import Files

@@ -1,147 +1,118 @@
 """Audits one range of the log: its records, their units in the queues, and their keys in the index.
 
 `audit_range` is a pure function of the files: any process may audit any range in any order, and `RangeResult.join`
-joins the results of adjacent ranges. Memory: the rows of one batch, and one run per queue.
+joins the results of adjacent ranges. Memory: the rows of one batch, the units and keys of a few, and one run per queue.
 
-Units are compared in bulk: each record with the unit at its own queue offset, so nothing is sorted or searched. Records
-without a correct unit are kept as runs; `queues.py` audits the wrong units.
+A walk finds and checks the records. Their units and keys are those that dispatch would write: they are derived from the
+same bytes with the kernel of `store/derive.py`, and compared in bulk with what the files hold. Records without a
+correct unit are kept as runs; `queues.py` audits the wrong units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Final
 
 import msgspec
 import numpy as np
 
+from penstock.errors import CorruptData
 from penstock.format import kernels
-from penstock.format.kernels import Longs, Rows, Topics
-from penstock.format.queue_unit import MAX_EXT_ADDRESS, UNIT, UNIT_SIZE
-from penstock.format.scan import Blank, Damage, ScanBatch, hidden_record, scan, valid_rows
-from penstock.format.scan_rows import ROW, Reason
-from penstock.format.topics import is_readable_topic
+from penstock.format.index_layout import tag_hash
+from penstock.format.kernel_row_types import Reason
+from penstock.format.queue_unit import MAX_EXT_ADDRESS, UNIT, Units
+from penstock.format.record import decode_record
+from penstock.format.scan import Blank, Damage, ScanBatch, hidden_record, scan
+from penstock.format.topics import is_readable_queue
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.files import QueueUnits
-from penstock.store.audit.keys import IndexFacts, KeyCheck, KeyCover, open_tables
+from penstock.store.audit.index_keys import IndexFacts, KeyCheck, KeyCover, open_tables
 from penstock.store.audit.plan import AuditPlan, AuditRange
 from penstock.store.audit.queue_coverage import QueueCover, QueueName
-from penstock.store.audit.records import MINUTE_MS, Diagnosis, FaultRun, RecordChecks, diagnose, join_run
+from penstock.store.audit.records import (
+    MAX_QUEUE_OFFSET,
+    MINUTE_MS,
+    Diagnosis,
+    FaultRun,
+    RecordChecks,
+    count_record_crcs,
+    diagnose,
+    join_run,
+)
 from penstock.store.consume_queue import QueueExtensions
+from penstock.store.derive import MAX_RECORDS, NO_LIMIT, key_columns
 from penstock.store.file_io import FileMap, Files
 from penstock.store.readonly.view import MapCache
 
 
-class UnitCheck:
-    """Compares the records of a range with their units; `covers` holds the result by queue."""
+class QueueCheck:
+    """Compares the units that the log gives a queue with those in the queue's files; `cover` holds the result."""
 
     def __init__(
-        self,
-        topics: Topics,
-        open_queue: Callable[[QueueName], QueueUnits],
-        extensions: QueueExtensions,
-        deleted: Mapping[str, int],
+        self, name: QueueName, units: QueueUnits, extensions: QueueExtensions, deleted_before: int = 0
     ) -> None:
-        self._topics = topics
-        self._open_queue = open_queue
-        self._extensions = extensions
-        self._deleted = deleted
-        self._known: dict[tuple[int, int], _QueueMatcher | None] = {}
-        self.covers: dict[QueueName, QueueCover] = {}
-        self.deleted_messages: dict[QueueName, int] = {}
-
-    def check(self, rows: Rows) -> None:
-        """Compares the next rows of the range with their units. Callers must fill in the rows' tags codes first."""
-        for topic_id, queue_id, picks in kernels.group_rows(rows):
-            if (topic_id, queue_id) not in self._known:
-                self._known[topic_id, queue_id] = self._queue(self._topics.name(topic_id), queue_id)
-            queue = self._known[topic_id, queue_id]
-            if queue is None:
-                continue
-            deleted_before = self._deleted.get(queue.name[0], 0)
-            if deleted_before:
-                kept = rows["physical_offset"][picks] >= deleted_before
-                gone = len(picks) - int(np.count_nonzero(kept))
-                self.deleted_messages[queue.name] = self.deleted_messages.get(queue.name, 0) + gone
-                picks = picks[kept]
-            queue.match(rows, picks[rows["queue_offset"][picks] >= 0])
-
-    def _queue(self, topic: str, queue_id: int) -> _QueueMatcher | None:
-        """Returns the matcher of a queue; None if topic and id are not valid for a queue."""
-        if queue_id < 0 or not is_readable_topic(topic):
-            return None
-        name = (topic, queue_id)
-        return _QueueMatcher(name, self._open_queue(name), self._extensions, self.covers.setdefault(name, QueueCover()))
-
-
-class _QueueMatcher:
-    def __init__(self, name: QueueName, units: QueueUnits, extensions: QueueExtensions, cover: QueueCover) -> None:
-        self.name = name
+        """`deleted_before`: records before this physical offset were deleted with their topic, and have no units."""
+        self._name = name
         self._units = units
         self._extensions = extensions
-        self._cover = cover
+        self._deleted_before = deleted_before
+        self.deleted_messages = 0
+        self.cover = QueueCover()
 
-    def match(self, rows: Rows, picks: Longs) -> None:
-        done = 0
-        while done < len(picks):
-            queue_offset = int(rows["queue_offset"][picks[done]])
-            data = self._units.data_at(queue_offset)
-            stop = done if data is None else kernels.match_units(*data, rows, picks, done)
-            if stop > done:
-                self._add(rows, picks[done:stop], matched=True)
+    def check(self, runs: Iterable[kernels.UnitRun], derived: memoryview) -> None:
+        """Compares the next units in log order: `derived` holds those of all runs of consecutive queue offsets."""
+        units = np.frombuffer(derived, UNIT)
+        deleted = int(np.searchsorted(units["offset"], self._deleted_before)) if self._deleted_before else 0
+        self.deleted_messages += deleted
+        stop = 0
+        for first, end, _, _ in runs:
+            begin, stop = max(stop, deleted), stop + end - first
+            if begin < stop:
+                self._check_run(end - (stop - begin), units[begin:stop])
+
+    def _check_run(self, number: int, expected: Units) -> None:
+        while len(expected):
+            found = self._units.read(number, number + len(expected))
+            count = len(found)
+            if not count:
+                next_file = self._units.next_file_start(number)
+                count = len(expected) if next_file is None else min(len(expected), next_file - number)
+                self._add(number, expected[:count], matched=False)
+            elif np.array_equal(found.view(np.uint8), expected[:count].view(np.uint8)):
+                self._add(number, expected[:count], matched=True)
             else:
-                stop = done + self._add_run(rows, picks[done:], data)
-            done = stop
+                right = self._compare(expected[:count], found)
+                edges = [0, *(np.flatnonzero(np.diff(right)) + 1).tolist(), count]
+                for begin, stop in pairwise(edges):
+                    self._add(number + begin, expected[begin:stop], matched=bool(right[begin]))
+            number, expected = number + count, expected[count:]
 
-    def _add_run(self, rows: Rows, picks: Longs, located: tuple[memoryview, int] | None) -> int:
-        """Adds the first record and the records after it with the same result; returns how many records it added."""
-        offsets = rows["queue_offset"][picks]
-        jumps = np.flatnonzero(np.diff(offsets) != 1)
-        count = int(jumps[0]) + 1 if len(jumps) else len(picks)
-        first = int(offsets[0])
-        if located is None:
-            next_file = self._units.next_file_start(first)
-            if next_file is not None:
-                count = min(count, next_file - first)
-            self._add(rows, picks[:count], matched=False)
-            return count
-        data, base = located
-        count = min(count, len(data) // UNIT_SIZE - (first - base))
-        units = np.frombuffer(bytes(data[(first - base) * UNIT_SIZE :][: count * UNIT_SIZE]), UNIT)
-        right = self._compare(rows[picks[:count]], units)
-        changes = np.flatnonzero(right != right[0])
-        count = int(changes[0]) if len(changes) else count
-        self._add(rows, picks[:count], matched=bool(right[0]))
-        return count
-
-    def _compare(self, rows: Rows, units: np.ndarray) -> kernels.Bools:
-        """Returns which units match their rows.
+    def _compare(self, expected: Units, found: Units) -> kernels.Bools:
+        """Returns which units are right.
 
         An extension address is first replaced by the tags code in the extension file. If that file is missing, the tags
         code is not compared.
         """
-        codes = units["tags_code"].astype(np.int64)
+        codes = found["tags_code"].astype(np.int64)
         if (codes <= MAX_EXT_ADDRESS).any():
-            codes = self._extensions.resolve(*self.name, codes)
+            codes = self._extensions.resolve(*self._name, codes)
         unknown = codes <= MAX_EXT_ADDRESS
-        self._cover.unresolved += int(np.count_nonzero(unknown))
-        right = (units["offset"] == rows["physical_offset"]) & (units["size"] == rows["size"])
-        return np.asarray(right & ((codes == rows["tags_code"]) | unknown), np.bool_)
+        self.cover.unresolved += int(np.count_nonzero(unknown))
+        right = (found["offset"] == expected["offset"]) & (found["size"] == expected["size"])
+        return np.asarray(right & ((codes == expected["tags_code"]) | unknown), np.bool_)
 
-    def _add(self, rows: Rows, picks: Longs, *, matched: bool) -> None:
-        first, last = rows[picks[0]], rows[picks[-1]]
-        self._cover.add(
-            int(first["queue_offset"]),
-            len(picks),
-            int(first["physical_offset"]),
-            int(last["physical_offset"]) + int(last["size"]),
-            matched=matched,
-        )
+    def _add(self, number: int, units: Units, *, matched: bool) -> None:
+        begin, end = int(units["offset"][0]), int(units["offset"][-1]) + int(units["size"][-1])
+        self.cover.add(number, len(units), begin, end, matched=matched)
 
 
 # -- the range ----------------------------------------------------------------------------------------------------
 
-_ROWS = 4096
-_ROWS_TO_MATCH = 1 << 16
+_ROWS: Final = 4096
+"""Records in a batch: few enough that their bytes are still in the CPU cache when they are derived."""
+_RECORDS_TO_COMPARE: Final = 1 << 18
+"""Records whose units and keys are compared at once: enough that each of many queues has several."""
 QUEUE_FILES_OPEN = 512
 
 
@@ -152,6 +123,8 @@ class RangeResult(msgspec.Struct):
     """Physical offset where the log file of the range begins; of several ranges, that of the last one."""
     records: int = 0
     messages: int = 0
+    record_crcs: int = 0
+    """Records that end with their own CRC."""
     bytes: int = 0
     first_offset: int = -1
     first_time: int | None = None
@@ -189,6 +162,7 @@ class RangeResult(msgspec.Struct):
         self.closed |= later.closed
         self.records += later.records
         self.messages += later.messages
+        self.record_crcs += later.record_crcs
         self.bytes += later.bytes
         for base, end in later.ends.items():
             self.ends[base] = max(end, self.ends.get(base, -1))
@@ -209,7 +183,7 @@ def audit_range(
     files: Files,
     piece: AuditRange,
     index: tuple[IndexFacts, ...],
-    topics: kernels.Topics | None = None,
+    topics: kernels.TopicTable | None = None,
     queue_maps: MapCache | None = None,
 ) -> RangeResult:
     """Audits the range `piece` of the log.
@@ -237,7 +211,7 @@ class _RangeAudit:
         maps: MapCache,
         queue_maps: MapCache,
         index: tuple[IndexFacts, ...],
-        topics: kernels.Topics,
+        topics: kernels.TopicTable,
     ) -> None:
         self._plan = plan
         self._piece = piece
@@ -245,35 +219,46 @@ class _RangeAudit:
         self._base = piece.file.base
         self._data = file.view[: plan.log_file_size]
         self._topics = topics
-        self._delay_levels = plan.settings.delay_levels
         self._records = RecordChecks(topics, plan.now_ms)
         self._queue_maps = queue_maps
         self._extensions = QueueExtensions(
             files, plan.layout.consume_queue_ext, plan.settings.mapped_file_size_consume_queue_ext
         )
-        self._units = self._unit_check()
-        self._pending: list[kernels.Rows] = []
-        """Records not yet compared with their queues."""
+        self._queues: dict[QueueName, QueueCheck] = {}
         self._keys: KeyCheck | None = None
         if plan.settings.message_index_enable:
             tables = open_tables(plan, maps, index)
-            self._keys = KeyCheck(tables, self._base + piece.start, plan.index_limit)
+            self._keys = KeyCheck(tables, self._base + piece.start, plan.index_limit, self._tag_at)
+        self._derived = self._new_builder()
+        self._derived_to = self._base + piece.start
         self._result = RangeResult(self._base)
 
-    def _unit_check(self) -> UnitCheck:
-        plan, maps = self._plan, self._queue_maps  # not self: a cycle would keep the maps open
+    def _new_builder(self) -> kernels.RangeBuilder:
+        with_keys, levels = self._keys is not None, self._plan.settings.delay_levels
+        return kernels.RangeBuilder(self._topics, levels, with_keys, None, MAX_QUEUE_OFFSET, NO_LIMIT)
 
-        def open_queue(name: QueueName) -> QueueUnits:
-            return plan.open_queue(maps, name)
+    def _tag_at(self, offset: int) -> int:
+        """Returns the hash of the tags of the record at `offset`, as an item of RocketMQ 5.5 has it; -1 if none."""
+        at = offset - self._base
+        if not 0 <= at < len(self._data):
+            return -1
+        try:
+            record = decode_record(self._data, at)
+        except CorruptData:
+            return -1
+        is_here = record.physical_offset == offset and record.tags
+        return tag_hash(record.topic, record.tags) if is_here else -1
 
-        return UnitCheck(self._topics, open_queue, self._extensions, plan.deleted_topics)
+    def _new_check(self, name: QueueName) -> QueueCheck:
+        units = self._plan.open_queue(self._queue_maps, name)
+        return QueueCheck(name, units, self._extensions, self._plan.deleted_topics.get(name[0], 0))
 
     def run(self) -> RangeResult:
         piece, result = self._piece, self._result
         start: int | None = piece.start
         while start is not None:
             start = self._scan_from(start)
-        self._match_units()
+        self._compare_derived()
         if self._keys is not None:
             self._keys.check_rest(self._base + piece.stop)
             result.keys = self._keys.cover
@@ -310,24 +295,28 @@ class _RangeAudit:
         return None
 
     def _add_rows(self, rows: kernels.Rows) -> None:
-        kernels.tag_codes(self._data, self._base, rows, self._delay_levels)
+        begin, end = int(rows["physical_offset"][0]), int(rows["physical_offset"][-1]) + int(rows["size"][-1])
         if self._result.first_offset < 0:
-            self._result.first_offset = int(rows["physical_offset"][0])
-        end = int(rows["physical_offset"][-1]) + int(rows["size"][-1])
-        self._result.ends[self._base] = end
+            self._result.first_offset = begin
+        self._result.ends[self._base] = self._derived_to = end
         self._records.check(rows)
-        self._pending.append(rows)
-        if len(self._pending) * _ROWS >= _ROWS_TO_MATCH:
-            self._match_units()
-        if self._keys is not None:
-            hashes, numbers = kernels.index_keys(self._data, self._base, rows)
-            self._keys.check(hashes, rows["physical_offset"][numbers], rows["store_timestamp"][numbers], end)
+        self._result.record_crcs += count_record_crcs(self._data, self._base, rows)
+        self._derived.take(self._data, self._base, begin - self._base, end - self._base, False)
+        if self._derived.records >= _RECORDS_TO_COMPARE:
+            self._compare_derived()
 
-    def _match_units(self) -> None:
-        """Compares the pending records with their units: many at once, so that each of many queues has several."""
-        if self._pending:
-            self._units.check(self._pending[0] if len(self._pending) == 1 else np.concatenate(self._pending))
-            self._pending.clear()
+    def _compare_derived(self) -> None:
+        """Compares the units and keys that were derived since the last call with queues and index."""
+        derived, self._derived = self._derived, self._new_builder()
+        for topic, queue_id, runs, units in derived.queues():
+            name = topic, queue_id
+            if name not in self._queues:
+                if not is_readable_queue(topic, queue_id):
+                    continue
+                self._queues[name] = self._new_check(name)
+            self._queues[name].check(runs, units)
+        if self._keys is not None:
+            self._keys.check(*key_columns(derived.key_table()), self._derived_to)
 
     def _hidden_in(self, filler: Blank) -> int | None:
         """Returns the position of the first record inside a filler if queues still point to records there; else None.
@@ -344,14 +333,16 @@ class _RangeAudit:
         return hidden
 
     def _has_units(self, position: int) -> bool:
-        """Whether any record of the first batch from `position` on has its unit."""
-        rows = next(
-            valid_rows(self._data, self._base, position, len(self._data), topics=self._topics), np.empty(0, ROW)
-        )
-        kernels.tag_codes(self._data, self._base, rows, self._delay_levels)
-        check = self._unit_check()
-        check.check(rows)
-        return any(cover.matched for cover in check.covers.values())
+        """Whether any of the first records from `position` on has its unit."""
+        derived = self._new_builder()
+        derived.take(self._data, self._base, position, len(self._data), False, MAX_RECORDS)
+        for topic, queue_id, runs, units in derived.queues():
+            if is_readable_queue(topic, queue_id):
+                check = self._new_check((topic, queue_id))
+                check.check(runs, units)
+                if check.cover.matched:
+                    return True
+        return False
 
     def _with_records(self) -> RangeResult:
         result, records = self._result, self._records
@@ -359,5 +350,6 @@ class _RangeAudit:
         result.first_time, result.last_time = records.first_time, records.last_time
         result.newest_time = records.newest_time
         result.record_faults, result.placeholders = records.runs, records.placeholders
-        result.queues, result.deleted_messages = self._units.covers, self._units.deleted_messages
+        result.queues = {name: check.cover for name, check in self._queues.items()}
+        result.deleted_messages = {name: check.deleted_messages for name, check in self._queues.items()}
         return result

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 import numpy as np
 
-from penstock.format.constants import BLANK_MAGIC
+from penstock.format.constants import BLANK_MAGIC, RECORD_CRC
 from penstock.format.damage_placeholder import find_placeholders
+from penstock.format.kernel_row_types import Reason
 from penstock.format.kernels import Bools, Rows, Topics
 from penstock.format.record_layout import physical_offset_of, size_and_magic, size_of_parts
 from penstock.format.scan import Damage
-from penstock.format.scan_rows import Reason
 from penstock.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit import finding_kinds
@@ -30,6 +31,8 @@ Describe = Callable[[np.void], str]
 EARLIEST_MS = int(datetime(2010, 1, 1, tzinfo=UTC).timestamp() * 1000)
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
+MAX_QUEUE_OFFSET: Final = 2**62
+"""Larger queue offsets are impossible: their units would lie past the end of any file."""
 
 
 class FaultRun(msgspec.Struct):
@@ -72,12 +75,13 @@ class RecordChecks:
         self.bytes += int(rows["size"].sum())
         self._check_times(rows)
         self._check_topics(rows)
-        negative = has_unit & ((rows["queue_id"] < 0) | (rows["queue_offset"] < 0))
-        if negative.any():
+        offsets = rows["queue_offset"]
+        wrong = has_unit & ((rows["queue_id"] < 0) | (offsets < 0) | (offsets > MAX_QUEUE_OFFSET))
+        if wrong.any():
             self._add(
                 finding_kinds.RECORD_QUEUE,
                 rows,
-                negative,
+                wrong,
                 lambda row: f"queue id {row['queue_id']}, offset {row['queue_offset']}",
             )
         if not has_unit.all():
@@ -160,6 +164,19 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return self.physical_offset + self.size
 
 
+_CRC_NAME = np.frombuffer(RECORD_CRC[:9], np.uint8)
+
+
+def count_record_crcs(data: memoryview, base: int, rows: Rows) -> int:
+    """Returns how many records end with their own CRC. A walk with `check_crc` has checked that it fits."""
+    octets = np.frombuffer(data, np.uint8)
+    ends = (rows["physical_offset"] - base + rows["size"])[rows["properties_length"] >= len(RECORD_CRC)]
+    for place, octet in ((1, RECORD_CRC[-1]), (len(RECORD_CRC), RECORD_CRC[0])):  # most records end here
+        ends = ends[octets[ends - place] == octet]
+    names = octets[ends[:, np.newaxis] - len(RECORD_CRC) + np.arange(len(_CRC_NAME))]
+    return int(np.count_nonzero((names == _CRC_NAME).all(axis=1)))
+
+
 def diagnose(file: FileMap, base: int, damage: Damage) -> Diagnosis:
     """Diagnoses damage in a log file. `base`: physical offset where the file begins."""
     at = damage.position - base
@@ -187,5 +204,7 @@ def _classify(file: FileMap, at: int, damage: Damage) -> tuple[FindingKind, str]
             return finding_kinds.RECORD_SIZE, f"the record claims {stored} bytes, but its parts add up to {parts}"
         return finding_kinds.RECORD_LENGTHS, f"the parts of the record do not add up to its {stored} bytes"
     if reason is Reason.BAD_CRC:
+        if bytes(data[at + stored - len(RECORD_CRC) : at + stored]).startswith(RECORD_CRC[:9]):
+            return finding_kinds.RECORD_CRC, "the record does not match its own CRC"
         return finding_kinds.RECORD_CRC, "the body does not match the CRC in its record"
     return _BY_REASON[reason], f"0x{magic:08x} is not a record's magic"

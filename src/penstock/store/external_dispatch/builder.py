@@ -27,8 +27,7 @@ from typing import Final, Self
 from penstock.clock import now_ms
 from penstock.errors import BadStore
 from penstock.store.commit_log import CommitLog
-from penstock.store.copy_on_write_files import OverlayFiles
-from penstock.store.damage import Quarantine, read_damage
+from penstock.store.damaged_ranges import Quarantine, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.derive import DerivedPiece, ScannedPieces
 from penstock.store.dispatch_state import DispatchNotes, read_state
@@ -44,6 +43,7 @@ from penstock.store.layout import Layout, allow_many_files
 from penstock.store.lock import StoreLock
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
@@ -138,6 +138,7 @@ class Builder:
         stop = min(stop, self.published)
         self._forget_deleted()
         self._show_log(stop)
+        stop = min(stop, self._log.max_offset)
         dispatcher = self._dispatcher
         with dispatcher.deriving_from(ScannedPieces(dispatcher.deriver, pieces)):
             while dispatcher.position < stop:

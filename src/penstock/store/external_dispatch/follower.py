@@ -26,15 +26,16 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, view_units
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
-from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
+from penstock.store.dispatch_state import read_state
 from penstock.store.external_dispatch.coordination import DispatchMark, MarkFile, built_position
 from penstock.store.file_io import Files
 from penstock.store.index import Index, IndexFile
 from penstock.store.layout import Layout, path_below
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.retention.derived import DerivedCleaner, Dropper
 from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.settings import Settings
@@ -270,6 +271,16 @@ class LogOnlyCleaner(DerivedCleaner):
     def __init__(self, engine: Engine, dropper: Dropper, pause: Callable[[], bool]) -> None:
         super().__init__(engine, dropper, pause)
         self._disk = Files()
+
+    def dispatched(self) -> int:
+        """Returns the position in the dispatch note, which the job writes after it has synced the queues. A log file
+        behind it stays: if the power went, nothing would tell at which offset the queues of its messages go on.
+        """
+        state = read_state(self._io, self._layout.dispatched)
+        return 0 if state is None else min(state.position, super().dispatched())
+
+    def sync_queues(self) -> None:
+        """Does nothing: the job owns the queues, and has synced them up to `dispatched`."""
 
     def _delete_expired(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
         unmap_deleted(self._disk, queue)

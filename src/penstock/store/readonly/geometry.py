@@ -23,8 +23,8 @@ import msgspec
 from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
+from penstock.format.kernel_row_types import Reason
 from penstock.format.queue_unit import UNIT_SIZE
-from penstock.format.scan_rows import Reason
 from penstock.store.dispatch_state import FileSizes, read_state
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout, path_below

@@ -7,22 +7,25 @@ all changes in memory.
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from penstock.errors import BadStore
-from penstock.store.copy_on_write_files import OverlayFiles
+from penstock.errors import BadSettings, BadStore
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.message_store import MessageStore
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.recovery import Progress
 from penstock.store.settings import Settings
 
 _SIGNS = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock")
 _TRIES = 3
+_FILE_URI: Final = re.compile(r"^file:(//)?(?=/)")
 
 T = TypeVar("T")
 
@@ -104,3 +107,27 @@ def quiet_log() -> Iterator[None]:
         yield
     finally:
         log.setLevel(before)
+
+
+def find_paths(given: Sequence[str]) -> list[Path]:
+    """Returns the folders that paths and globs name, sorted and distinct. Raises BadSettings if a glob has no match."""
+    unique: dict[Path, Path] = {}
+    for text in given:
+        plain = _FILE_URI.sub("", text)
+        folders = [Path(plain)]
+        if glob.has_magic(plain) and not folders[0].is_dir():
+            root = Path(folders[0].anchor or ".")
+            folders = [match for match in root.glob(plain.removeprefix(folders[0].anchor)) if match.is_dir()]
+        if not folders:
+            raise BadSettings(f"path '{text}' matches no folder; check the path on this machine")
+        for folder in folders:
+            unique.setdefault(folder.resolve(), folder.absolute())  # two paths may lead to the same store
+    return sorted(unique.values())
+
+
+def name_stores(paths: Sequence[Path]) -> dict[str, Path]:
+    """Returns the folders by name. A name is the end of the path, with as many parts as make all names unique."""
+    depth = 1
+    while len(names := {"/".join(path.parts[-depth:]): path for path in paths}) < len(paths):
+        depth += 1
+    return names

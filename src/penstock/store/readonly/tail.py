@@ -21,16 +21,16 @@ import numpy as np
 
 from penstock.errors import BadStore
 from penstock.format import kernels
+from penstock.format.kernel_row_types import Reason
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
 from penstock.format.record_layout import size_and_magic
-from penstock.format.scan_rows import Reason
 from penstock.store.consume_queue import ConsumeQueue, count_valid, view_units
 from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.dispatch_state import read_state
-from penstock.store.layout import Layout
+from penstock.store.layout import Layout, path_below
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.readonly.view import FilesView
 from penstock.store.settings import Settings
@@ -197,6 +197,8 @@ class StoreTail:
         """The given settings, with the sizes of the store's files once files exist."""
         self._log = FilesView(layout.commit_log, settings.mapped_file_size_commit_log)
         self._listed = float("-inf")
+        self._folders: dict[Path, tuple[int, int] | None] = {}
+        """The states of the folders of queues and topics before they were listed last."""
         self._noted = 0
         self.queues: dict[tuple[str, int], QueueTail] = {}
         self.log_min = 0
@@ -205,12 +207,15 @@ class StoreTail:
         self.refresh()
 
     def refresh(self) -> None:
-        """Updates all queues. Cheap if there are no new units. Once units exist, lists folders at most every 0.2 s.
+        """Updates all queues. Cheap if there are no new units. Once units exist, lists folders every 0.2 s.
 
-        Raises BadStore if files are still invalid after three attempts.
+        Lists them at once if a topic or a queue was added. Raises BadStore if files are still invalid after three
+        attempts.
         """
         now = time.monotonic()
-        listing = now - self._listed >= _LIST_EVERY_S
+        listing = now - self._listed >= _LIST_EVERY_S or any(
+            self._io.folder_state(folder) != state for folder, state in self._folders.items()
+        )
         if listing:
             self._listed = now
         pending_before = pending_start(self._io, self._layout)
@@ -244,6 +249,11 @@ class StoreTail:
         if not self._knows_sizes:
             self._adopt_file_sizes()
         self.log_min = next(iter(self._log.offsets()), 0)
+        parent = self._layout.consume_queue
+        self._folders = {parent: self._io.folder_state(parent)}
+        for topic in self._io.names(parent):
+            folder_of_topic = path_below(parent, topic)
+            self._folders[folder_of_topic] = self._io.folder_state(folder_of_topic)
         folder = ConsumeQueues(self._io, self._layout.consume_queue, self.settings.mapped_file_size_consume_queue)
         existing = {(queue.topic, queue.queue_id): queue for queue in folder.find_all()}
         for deleted in self.queues.keys() - existing.keys():

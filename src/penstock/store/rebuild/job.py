@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from penstock.clock import now_ms
 from penstock.errors import BadStore
-from penstock.store.damage import MayExceed, never_exceed
+from penstock.store.damaged_ranges import MayExceed, never_exceed
 from penstock.store.file_io import Files
-from penstock.store.rebuild.completion import IndexFilePlan, QueueGroup
+from penstock.store.rebuild.combine_ranges import IndexFilePlan, QueueGroup
 from penstock.store.rebuild.plan import RebuildRange, RebuildSource, TaskRunner, open_in_place, open_into_folder
 from penstock.store.rebuild.report import Progress, RebuildReport, Rebuilt, no_progress
 from penstock.store.rebuild.staged_build import StagedBuild
-from penstock.store.rebuild.target import TargetStore
+from penstock.store.rebuild.target_store import TargetStore
 from penstock.store.settings import Settings
 
 _MAX_THREADS: Final = 4

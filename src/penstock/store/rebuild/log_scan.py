@@ -15,9 +15,9 @@ import numpy as np
 
 from penstock.format import kernels
 from penstock.format.damage_placeholder import find_placeholders
+from penstock.format.kernel_row_types import Reason
 from penstock.format.kernels import Rows
 from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, hidden_record, scan
-from penstock.format.scan_rows import Reason
 from penstock.store.audit.records import DAY_MS, EARLIEST_MS
 from penstock.store.log_walk import NO_DOUBT, Doubt
 from penstock.store.mapped_file import MappedFile

@@ -22,15 +22,15 @@ import msgspec
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.format.index_layout import IndexGeometry
 from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.copy_on_write_files import OverlayFiles
-from penstock.store.damage import MayExceed, Quarantine
+from penstock.store.damaged_ranges import MayExceed, Quarantine
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.readonly.geometry import fit_to_damaged
 from penstock.store.readonly.tail import StoreTail
-from penstock.store.rebuild.target import TargetStore, open_target
+from penstock.store.rebuild.target_store import TargetStore, open_target
 from penstock.store.settings import Settings
 
 _RANGES: Final = 8
@@ -70,6 +70,8 @@ class LogFacts(msgspec.Struct, frozen=True):
     end: int
     files: list[tuple[int, int]]
     """Each file's base offset and modification time."""
+    used: int = 0
+    """Where the last file's data ends: an append through a map does not change the time of a file in a tmpfs."""
     is_live: bool = False
     """Whether a broker appends to the log: its files change, but not the bytes before `end`."""
 
@@ -282,8 +284,12 @@ def _facts_of(
     files: Files, layout: Layout, size: int, begin: int, end: int, offsets: list[int], *, is_live: bool = False
 ) -> LogFacts:
     times = [0 if is_live else files.modified_ms(layout.commit_log / f"{offset:020d}") for offset in offsets]
+    used = 0
+    if offsets and not is_live:
+        with contextlib.closing(files.open_map(layout.commit_log / f"{offsets[-1]:020d}")) as last:
+            used = last.nonzero_end(0)
     folder = str(layout.commit_log.absolute())
-    return LogFacts(folder, size, begin, end, list(zip(offsets, times, strict=True)), is_live)
+    return LogFacts(folder, size, begin, end, list(zip(offsets, times, strict=True)), used, is_live)
 
 
 def check_unused(layout: Layout, files: Files | None = None) -> None:

@@ -18,10 +18,10 @@ from penstock.format.queue_unit import MAX_EXT_ADDRESS, NO_RECORD_SIZE, UNIT, UN
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit.queue_coverage import QueueName
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.copy_on_write_files import OverlayFiles
-from penstock.store.damage import DamagedRange
+from penstock.store.damaged_ranges import DamagedRange
 from penstock.store.file_io import Files
 from penstock.store.layout import path_below
+from penstock.store.overlay_files import OverlayFiles
 
 
 class QueueFolder:

@@ -36,18 +36,18 @@ import msgspec
 from penstock.errors import BadStore, StoreFailed
 from penstock.format import kernels
 from penstock.format.damage_placeholder import is_placeholder
+from penstock.format.msgspec_warm_up import prepared
 from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE
-from penstock.format.topics import is_readable_topic
-from penstock.format.typed_decoding import prepared
+from penstock.format.topics import is_readable_queue
 from penstock.store.atomic_files import checksummed, read_checksummed
 from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueName
 from penstock.store.consume_queue import Placeholders
-from penstock.store.copy_on_write_files import OverlayFiles
-from penstock.store.damage import DamagedRange
+from penstock.store.damaged_ranges import DamagedRange
 from penstock.store.derive import KEY, NO_LIMIT, Keys, key_columns
 from penstock.store.file_io import FileMap, Files
 from penstock.store.layout import path_below
 from penstock.store.mapped_file_queue import file_name
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.rebuild.log_scan import (
     DamagedFileRange,
     LogScan,
@@ -93,7 +93,7 @@ def derive_range(
     def begin(topic: str, queue_id: int) -> int:
         """Returns the log position from which on a queue's records get units."""
         selected = task.selects(topic, queue_id) if only is None else (topic, queue_id) in only
-        return task.deleted.get(topic, 0) if selected and queue_id >= 0 and is_readable_topic(topic) else _NEVER
+        return task.deleted.get(topic, 0) if selected and is_readable_queue(topic, queue_id) else _NEVER
 
     with_keys, max_runs = (task.index is not None, _MAX_RUNS) if only is None else (False, NO_LIMIT)
     builder = kernels.RangeBuilder(

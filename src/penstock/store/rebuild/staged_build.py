@@ -1,8 +1,8 @@
 """Builds queues and index from the log under `penstock/staging/`, beside the old ones, and swaps them in.
 
 The one way to build them anew, for `rebuild` and for `repair`. Ranges of the log are derived independently, by tasks
-(`ranges.py`). Their notes are combined, and tasks complete the files (`completion.py`). Three things need all notes,
-and are done in this process:
+(`ranges.py`). Their notes are combined, and tasks complete the files (`combine_ranges.py`). Three things need all of
+the notes, and are done in this process:
 
 - A queue whose offsets go back (its topic was deleted and created again, or a header is damaged) depends on the order
   of the log. Its ranges are derived once more, in log order.
@@ -32,11 +32,11 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE, pac
 from penstock.store.atomic_files import Move, clear_staging, remove_all, swap
 from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueName
 from penstock.store.consume_queue import ConsumeQueue, Placeholders
-from penstock.store.copy_on_write_files import OverlayFiles
 from penstock.store.file_io import Files
 from penstock.store.layout import path_below
 from penstock.store.mapped_file_queue import MappedFileQueue
-from penstock.store.rebuild.completion import IndexFilePlan, complete, cut_keys, grouped
+from penstock.store.overlay_files import OverlayFiles
+from penstock.store.rebuild.combine_ranges import IndexFilePlan, complete, cut_keys, grouped
 from penstock.store.rebuild.plan import RebuildPlan, RebuildSource, RebuildTask, TaskRunner, cut_log, read_plan
 from penstock.store.rebuild.queue_folder import QueueFolder, obsolete_queues
 from penstock.store.rebuild.ranges import (
@@ -243,7 +243,7 @@ class StagedBuild:
             tails = _LostTails(self.totals, log)
             for old in self.old_queues:
                 name = old.topic, old.queue_id
-                lost = [] if old.topic in self._task.deleted else tails.find(old, plans.get(name))
+                lost = tails.find(old, plans.get(name), self._task.deleted.get(old.topic, 0))
                 if lost and name not in plans:
                     first = lost[0].first
                     begin = first - first % units_in_file
@@ -326,12 +326,20 @@ class _LostTails:
         self._placeholders.add(totals.placeholders)
         self._log = log
 
-    def find(self, old: ConsumeQueue, built: QueuePlan | None) -> list[GapFill]:
-        """Returns units for the lost messages that the old queue has after the end of the built queue."""
+    def find(self, old: ConsumeQueue, built: QueuePlan | None, begin: int) -> list[GapFill]:
+        """Returns units for the lost messages that the old queue has after the end of the built queue.
+
+        What comes before a message that expired with the log's first files has expired, too, and is not lost; nor is
+        what a deleted topic had before the physical offset `begin`.
+        """
         lost: list[GapFill] = []
-        end = 0 if built is None else built.records[-1].physical_end
-        start = max(0 if built is None else built.end, old.files.min_offset // UNIT_SIZE)
-        for number in range(start, old.max_offset):
+        end = begin if built is None else built.records[-1].physical_end
+        first = start = max(0 if built is None else built.end, old.files.min_offset // UNIT_SIZE)
+        for number in range(first, old.max_offset):
+            offset, size, _ = old.unit(number)
+            if size != NO_RECORD_SIZE and offset < max(self._log.min_offset, begin):
+                lost, start = [], first
+                continue
             unit = self._unit_of(old.unit(number), end)
             if unit is not None:
                 lost.append(GapFill(start, number + 1, unit.hex()))

@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.errors import BadStore
 from penstock.format.index_layout import HEADER_SIZE, SLOT_SIZE
-from penstock.store.damage import Quarantine
+from penstock.store.damaged_ranges import Quarantine
 from penstock.store.dispatch_state import DispatchState, FileSizes
 from penstock.store.file_io import Files
 from penstock.store.index import Index, IndexFile

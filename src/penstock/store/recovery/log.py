@@ -24,11 +24,19 @@ import msgspec
 from penstock.format import kernels
 from penstock.format.checkpoint import Checkpoint
 from penstock.format.constants import MESSAGE_MAGIC, MESSAGE_MAGIC_V2
+from penstock.format.kernel_row_types import Reason
 from penstock.format.record_layout import size_and_magic
 from penstock.format.scan import is_unpublished
-from penstock.format.scan_rows import Reason
-from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.damage import MISSING, DamagedRange, Quarantine, known_damage, merged_by_file, write_damage
+from penstock.store.atomic_files import Natural, read_checksummed, write_checksummed
+from penstock.store.damaged_ranges import (
+    MISSING,
+    DamagedRange,
+    Quarantine,
+    inside,
+    known_damage,
+    merged_by_file,
+    write_damage,
+)
 from penstock.store.dispatch_state import DispatchState
 from penstock.store.file_io import Files
 from penstock.store.log_walk import NO_DOUBT, Doubt, Walked, doubt_after_crash, still_damaged, torn_records, walk_files
@@ -54,7 +62,7 @@ _NOTES_OF_A_KIND = 20
 
 
 class _WalkDocument(msgspec.Struct):
-    begin: int
+    begin: Natural
     check_crc: bool
     walked: Walked
     doubt: Doubt = Doubt(0, 0)
@@ -78,7 +86,13 @@ class WalkNote:
         if note is None or (note.check_crc, note.doubt) != (check_crc, doubt) or note.begin > begin:
             return None
         starts = {file.from_offset for file in files[1:]}
-        return note.walked if note.walked.reached in starts else None
+        walked = note.walked
+        is_possible = (
+            note.begin <= walked.end <= walked.reached
+            and not walked.unsure
+            and not any(each.physical_offset < note.begin or each.end > walked.reached for each in walked.damage)
+        )
+        return walked if walked.reached in starts and is_possible else None
 
     def write(self, begin: int, walked: Walked, check_crc: bool, doubt: Doubt) -> None:
         """Saves the walk's state, at most once in EVERY_SECONDS. Raises StoreFailed."""
@@ -161,7 +175,8 @@ class LogRecovery:
         is_growing, self.end = self._live or whole < self.end, whole
         stand_ins = [file for file in self._queue.files if is_missing_file(file)]
         damage += [DamagedRange(file.from_offset, file.size, MISSING) for file in stand_ins]
-        for known in merged_by_file(self._known, self._queue.file_size):
+        known_here = inside(self._known, self._queue.files[0].from_offset, self._end_of_files)
+        for known in merged_by_file(known_here, self._queue.file_size):
             damage += still_damaged(self._queue, known, self._doubt)
         self.damage = [
             each for each in merged_by_file(damage, self._queue.file_size) if each.physical_offset < self.end
@@ -175,7 +190,11 @@ class LogRecovery:
         `damage`: the damaged ranges that the owner knows.
         """
         self.walked_from = self.end = end
-        self.damage = [each for each in damage if each.physical_offset < end]
+        self.damage = inside(damage, 0, end)
+
+    @property
+    def _end_of_files(self) -> int:
+        return self._queue.files[-1].from_offset + self._queue.file_size
 
     def _start_file(self, clean: bool, checkpoint: Checkpoint, state: DispatchState | None) -> int:
         files = self._queue.files

@@ -34,12 +34,12 @@ import msgspec
 from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.damage_placeholder import is_placeholder
+from penstock.format.kernel_row_types import Reason
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, is_ext_address
 from penstock.format.record import Record, decode_record
 from penstock.format.record_layout import belongs_to, size_and_magic
-from penstock.format.scan_rows import Reason
 from penstock.store.consume_queue import ConsumeQueue, GapInQueue
-from penstock.store.damage import DamagedRange, Quarantine
+from penstock.store.damaged_ranges import DamagedRange, Quarantine
 from penstock.store.dispatch_state import DispatchState, FileSizes, QueueNote
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import FolderListing, file_name, list_data_files

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.format.checkpoint import Checkpoint
-from penstock.store.damage import MayExceed, Quarantine
+from penstock.store.damaged_ranges import MayExceed, Quarantine
 from penstock.store.dispatch_state import read_state
 from penstock.store.lock import StoreLock
 from penstock.store.record_reader import RecordReader
@@ -109,6 +109,7 @@ class Recovery:
         self._report_shrunk(report)
         self._redispatch.run(log, index, queues.incomplete, report, self._on_progress)
         log.add_damage(self._dispatcher.skipped_ranges, report)
+        self._dispatcher.set_damage(log.damage)
         if not self._clean_exit:
             log.sync()
         if not self._clean_exit or report.dispatched_from < report.log_end:

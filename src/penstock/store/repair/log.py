@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import starmap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ from penstock.format.damage_placeholder import (
 from penstock.format.hosts import IPV4_HOST_SIZE, encode_host
 from penstock.format.kernels import Rows
 from penstock.store.checkpoint import CheckpointFile
-from penstock.store.damage import MISSING, DamagedRange, Quarantine, merged_by_file, read_damage, write_damage
+from penstock.store.damaged_ranges import MISSING, DamagedRange, Quarantine, merged_by_file, read_damage, write_damage
 from penstock.store.dispatch_state import read_state
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
@@ -46,8 +47,8 @@ from penstock.store.mapped_file_queue import FolderListing, MappedFileQueue, fil
 from penstock.store.rebuild.log_scan import DamagedFileRange, HiddenRecords, LogScan, merged, scan_log
 from penstock.store.rebuild.queue_folder import QueueFolder
 from penstock.store.rebuild.report import Progress, within
-from penstock.store.rebuild.target import TargetStore
-from penstock.store.repair.lost import find_lost
+from penstock.store.rebuild.target_store import TargetStore
+from penstock.store.repair.lost_messages import find_lost
 from penstock.store.repair.records import QueueSequences, WrongTime, WrongTimes, find_misplaced, set_time
 from penstock.store.repair.report import Change, RepairedRange
 from penstock.store.settings import Settings
@@ -80,6 +81,11 @@ class LogFileShapes:
             *(DamagedRange(offset, count * self._file_size, MISSING) for offset, count in self._shape.holes),
             *(DamagedRange(offset + size, self._file_size - size, MISSING) for offset, size in cut),
         ]
+
+    @property
+    def room_needed(self) -> int:
+        """Bytes that will go to the quarantine."""
+        return sum(max(size - self._file_size, 0) for size in self._shape.wrong_sizes.values())
 
     def fix(self) -> list[Change]:
         """Fixes sizes and creates missing files; returns the changes. Raises StoreFailed; earlier fixes stay."""
@@ -182,8 +188,8 @@ class DamageCover:
         host = encode_host(settings.store_host)
         self._host = host if len(host) == IPV4_HOST_SIZE else encode_host(f"127.0.0.1:{settings.listen_port}")
 
-    def bytes_to_save(self, file: MappedFile, damage: DamagedFileRange) -> int:
-        return _written(file, damage.physical_offset - file.from_offset, damage.size)
+    def bytes_to_save(self, file: MappedFile, changed: DamagedFileRange | HiddenRecords | WrongTime) -> int:
+        return _written(file, changed.physical_offset - file.from_offset, changed.size)
 
     def cover(self, file: MappedFile, damage: DamagedFileRange) -> RepairedRange:
         """Saves the bytes of a range, then covers it. Raises StoreFailed; callers can then repeat it."""
@@ -312,6 +318,7 @@ class LogRepair:
         layout, size = self._layout, self._target.settings.mapped_file_size_commit_log
         shapes = LogFileShapes(self._io, layout, size, self._target.quarantine)
         if not shapes.are_right:
+            self._target.quarantine.reserve(shapes.room_needed)
             self._target.mark_unclean()
             self._note_damage(shapes.missing)
             self._result.changes += shapes.fix()
@@ -379,7 +386,10 @@ class LogRepair:
             return
         target, files = self._target, {file.from_offset: file for file in log.files}
         cover = DamageCover(self._io, self._layout.root, target.settings, target.quarantine, target.clock())
-        target.quarantine.reserve(sum(cover.bytes_to_save(files[each.file], each) for each in scan.damage))
+        timed = [(self._file_of(log, each), each) for each in wrong]
+        needed = sum(cover.bytes_to_save(files[each.file], each) for each in scan.damage)
+        needed += sum(cover.bytes_to_save(files[each.file], each) for each in scan.hidden)
+        target.quarantine.reserve(needed + sum(starmap(cover.bytes_to_save, timed)))
         target.mark_unclean()
         self._note_damage([DamagedRange(each.physical_offset, each.size, each.reason) for each in scan.damage])
         done_bytes, total = 0, sum(each.size for each in scan.damage)
@@ -393,13 +403,13 @@ class LogRepair:
         self._result.ranges.sort(key=lambda each: each.physical_offset)
         self._result.placeholders.sort()
         self._result.changes += [cover.zero_hidden(files[each.file], each) for each in scan.hidden]
-        self._result.changes += [self._correct_time(cover, log, each) for each in wrong]
+        self._result.changes += list(starmap(cover.correct_time, timed))
 
     @staticmethod
-    def _correct_time(cover: DamageCover, log: MappedFileQueue, wrong: WrongTime) -> Change:
+    def _file_of(log: MappedFileQueue, wrong: WrongTime) -> MappedFile:
         file = log.find(wrong.physical_offset)
         assert file is not None, "the scan has read this file"
-        return cover.correct_time(file, wrong)
+        return file
 
 
 def _with_reasons(damage: list[DamagedFileRange], known: list[DamagedRange]) -> list[DamagedFileRange]:

@@ -23,7 +23,7 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.format.record_layout import LONG, store_timestamp_at
 from penstock.format.scan import row_at
 from penstock.format.sys_flag import enters_queue
-from penstock.format.topics import is_readable_topic
+from penstock.format.topics import is_readable_queue
 from penstock.store.audit.queue_coverage import QueueCover, QueueName, union, without
 from penstock.store.audit.records import DAY_MS, EARLIEST_MS
 from penstock.store.consume_queue import ConsumeQueue
@@ -114,7 +114,7 @@ class QueueSequences:
 
     def fits(self, name: QueueName, queue_offset: int) -> bool:
         """Whether exactly one record of the queue has this queue offset, within a run of at least two records."""
-        if name[1] < 0 or not is_readable_topic(name[0]) or name not in self.queues:
+        if not is_readable_queue(*name) or name not in self.queues:
             return False
         around = [each for each in self.queues[name].records if each.first <= queue_offset < each.end]
         return len(around) == 1 and around[0].end - around[0].first > 1

@@ -23,18 +23,18 @@ from penstock.clock import now_ms
 from penstock.store.atomic_files import clear_staging
 from penstock.store.audit import Finding, audit
 from penstock.store.audit.queue_coverage import QueueName, without
-from penstock.store.copy_on_write_files import OverlayFiles
-from penstock.store.damage import MayExceed, never_exceed
+from penstock.store.damaged_ranges import MayExceed, never_exceed
 from penstock.store.file_io import Files
+from penstock.store.overlay_files import OverlayFiles
 from penstock.store.rebuild.job import ThreadRunner, run_serially
 from penstock.store.rebuild.plan import RebuildSource
 from penstock.store.rebuild.queue_folder import differing_queues
 from penstock.store.rebuild.report import Progress, no_progress
 from penstock.store.rebuild.staged_build import Replacement, StagedBuild
-from penstock.store.rebuild.target import TargetStore, open_target
+from penstock.store.rebuild.target_store import TargetStore, open_target
 from penstock.store.repair.config import ConfigRepair, repair_offsets
 from penstock.store.repair.log import LogRepair, RepairedLog
-from penstock.store.repair.lost import any_within, find_lost, index_offsets
+from penstock.store.repair.lost_messages import any_within, find_lost, index_offsets
 from penstock.store.repair.report import LostMessages, RepairReport
 from penstock.store.settings import Settings
 

@@ -20,9 +20,9 @@ from typing import Final
 from penstock.errors import PenstockError, StoreFailed
 from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE
+from penstock.format.kernel_row_types import Reason
 from penstock.format.record_layout import is_filler, physical_offset_of, size_and_magic
 from penstock.format.scan import next_valid, valid_rows
-from penstock.format.scan_rows import Reason
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues
 

@@ -42,9 +42,10 @@ from penstock.store.retention.policy import (
 )
 from penstock.store.retention.topics import TopicCleaner
 from penstock.store.running_flags import RunningFlags, StoreFault
+from penstock.store.settings import Settings
 from penstock.store.statistics import RetentionFigures
 from penstock.store.store_parts import Engine
-from penstock.store.worker import Worker
+from penstock.store.worker_thread import Worker
 
 log = logging.getLogger("penstock.store")
 MEASURE_SECONDS = 1.0
@@ -96,6 +97,9 @@ class DiskWatcher(Worker):
         self._on_pressure = on_pressure
         self.level = Level.ROOMY
 
+    def set_limits(self, limits: RetentionLimits) -> None:
+        self._limits = limits
+
     def work(self) -> None:
         level, usage = self._limits.worst(self._gauge.measure())
         if usage is not None and level is Level.FULL:
@@ -142,7 +146,6 @@ class Cleaner(Worker):
         self._io = engine.io
         self._clock = clock
         self._log = engine.log
-        self._dispatcher = engine.dispatcher
         self._gauge = gauge
         self._gate = gate
         self._dropper = Dropper(clock, settings.destroy_mapped_file_interval_forcibly)
@@ -156,6 +159,10 @@ class Cleaner(Worker):
         self.files_deleted = self.bytes_freed = self.passes = 0
         self.problem = ""
         """Why the last pass failed; empty if it did not."""
+
+    def set_limits(self, limits: RetentionLimits) -> None:
+        """Applies to each file that is looked at from now on, also in a pass that runs."""
+        self._limits = limits
 
     def request(self) -> None:
         """Makes the next twenty passes due at any hour, and starts the first one now."""
@@ -208,9 +215,13 @@ class Cleaner(Worker):
             if gone and gone[-1].cause is Cause.DISK:
                 self.derived.clean()
             first = queue.files[0]
-            safe = min(queue.flushed_where, self._dispatcher.position)
+            safe = min(queue.flushed_where, self.derived.dispatched())
             cause = self._limits.cause(LogFile.of(self._io, first, safe_offset=safe), self._clock(), self._level())
-            if cause is None or not self._dropper.drop_first(queue):
+            if cause is None:
+                return
+            if not gone:
+                self.derived.sync_queues()
+            if not self._dropper.drop_first(queue):
                 return
             gone.append(self._count(first, cause))
             if self._stopping.wait(self._log_pause):
@@ -249,6 +260,12 @@ class Retention:
         self.derived = self.cleaner.derived
         self.watcher = DiskWatcher(self.gauge, self.limits, engine.flags, self.cleaner.wake)
 
+    def change_settings(self, settings: Settings) -> None:
+        """Applies changed ages, hours and ratios from now on. Any thread may call this."""
+        self.limits = limits = RetentionLimits.of(settings)
+        self.cleaner.set_limits(limits)
+        self.watcher.set_limits(limits)
+
     def threads(self) -> list[Worker]:
         """Returns the threads to start. Measures the disk once, so that a full disk refuses even the first put."""
         self.watcher.work()
@@ -266,11 +283,13 @@ class Retention:
         )
 
 
-def explain_retention(engine: Engine, records: RecordReader, offsets: GroupOffsets | None) -> Outlook:
-    """See `MessageStore.explain_retention`. Raises BadStore if a config file cannot be read."""
+def explain_retention(
+    engine: Engine, settings: Settings, records: RecordReader, offsets: GroupOffsets | None
+) -> Outlook:
+    """See `MessageStore.explain_retention`. `settings` are those in force. Raises BadStore if a config file is bad."""
     if offsets is None:
         config = ConfigFiles(engine.io, engine.layout.config)
         read, delivered = config.consumer_offsets.read().table, config.delay_offsets.read().table
         offsets = with_delivery(read.offsets, delivered.offsets)
     usages = DiskGauge(engine.io, engine.layout).measure()
-    return Explainer(engine, records).explain(engine.clock(), usages, offsets)
+    return Explainer(engine, records, RetentionLimits.of(settings)).explain(engine.clock(), usages, offsets)

@@ -18,10 +18,12 @@ from pathlib import Path
 from penstock.format.queue_ext import ext_offset
 from penstock.format.queue_unit import MAX_EXT_ADDRESS
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.damage import read_damage, write_damage
+from penstock.store.damaged_ranges import read_damage, write_damage
+from penstock.store.dispatch_state import read_state
 from penstock.store.index import Index
 from penstock.store.layout import path_below
 from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.running_flags import StoreFault
 from penstock.store.store_parts import Engine
 
 log = logging.getLogger("penstock.store")
@@ -66,11 +68,31 @@ class DerivedCleaner:
         self._queues = engine.queues
         self._index = engine.index
         self._deleted_topics = engine.deleted_topics
-        self._paused = engine.dispatcher.paused
+        self._flags = engine.flags
+        self._dispatcher = engine.dispatcher
         self._dropper = dropper
         self._pause = pause
         self._done_up_to = -1
         self.files_deleted = self.bytes_freed = 0
+
+    def dispatched(self) -> int:
+        """Returns the log position before which, after `sync_queues`, the disk knows of every message's queue how far
+        it has come.
+        """
+        return self._dispatcher.position
+
+    def sync_queues(self) -> None:
+        """Syncs all units. Must run before a log file is deleted: then only units tell how far its queues have come.
+
+        Raises OSError; then the store refuses puts, because a second sync would not see the error.
+        """
+        try:
+            for queue in self._queues:
+                queue.flush(0)
+        except OSError as error:
+            reason = f"queues could not be synced ({error.strerror}): puts are refused until a restart"
+            self._flags.raise_fault(StoreFault.NOT_WRITEABLE, reason)
+            raise
 
     def clean(self) -> None:
         """Deletes files and list entries that only refer to deleted records. The next call retries files in use.
@@ -85,7 +107,7 @@ class DerivedCleaner:
             return
         done = on_disk == readable
         for queue in self._queues:
-            with self._paused():
+            with self._dispatcher.paused():
                 queue.correct_min_offset(readable)
             before = self.files_deleted
             done &= self._delete_expired(queue, on_disk)
@@ -140,7 +162,10 @@ class DerivedCleaner:
         left = [damage for damage in known if damage.end > log_min_offset]
         if len(left) < len(known):
             write_damage(self._io, self._layout.damaged, left)
-        self._deleted_topics.forget_before(log_min_offset)
+        if self._deleted_topics.ends or self._deleted_topics.restarts:
+            state = read_state(self._io, self._layout.dispatched)
+            noted = {} if state is None else {(each.topic, each.queue_id): each.end for each in state.queues}
+            self._deleted_topics.forget_before(log_min_offset, noted, self._layout)
 
     def _count(self, size: int) -> None:
         self.files_deleted += 1

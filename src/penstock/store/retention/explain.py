@@ -73,12 +73,12 @@ class Outlook(msgspec.Struct, frozen=True):
 class Explainer:
     """Computes the prediction for one engine. Stateless."""
 
-    def __init__(self, engine: Engine, records: RecordReader) -> None:
+    def __init__(self, engine: Engine, records: RecordReader, limits: RetentionLimits) -> None:
         self._io = engine.io
         self._log = engine.log
         self._queues = engine.queues
         self._records = records
-        self._limits = RetentionLimits.of(engine.settings)
+        self._limits = limits
 
     def explain(self, now_ms: int, usages: Sequence[DiskUsage], offsets: GroupOffsets) -> Outlook:
         limits = self._limits

@@ -18,8 +18,8 @@ from threading import Lock
 from penstock.errors import StoreFailed
 from penstock.format.constants import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.encode_message import PutRefused
 from penstock.store.layout import path_below
-from penstock.store.prepare import PutRefused
 from penstock.store.store_parts import Engine
 
 ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
@@ -45,10 +45,25 @@ class TopicCleaner:
         """Reads the list of deleted topics. Callers must call it before they load the queues."""
         ends = self._deleted_topics.load(None if self._external else self._layout)
         self._dispatcher.set_deleted(ends, self._deleted_topics.restarts)
-        self.on_role()
+        self._follow_role()
 
     def on_role(self) -> None:
-        """Adjusts to the store's role: in a slave, dispatch calls `restart_queue` for a queue that restarts at 0."""
+        """Adjusts to the store's role, once the log's end is known. Raises StoreFailed."""
+        if self._log.role.accepts_puts:
+            self.cut_to_log()
+        self._follow_role()
+
+    def cut_to_log(self) -> None:
+        """Must run before the first put: it may be stored before the offset of a deletion, and is not deleted.
+
+        A power loss moves the log's end back, and a slave knows of deletions of messages that it never received. Raises
+        StoreFailed.
+        """
+        self._deleted_topics.cut_to(self._log.queue.wrote_offset)
+        self._dispatcher.set_deleted(self._deleted_topics.ends, self._deleted_topics.restarts)
+
+    def _follow_role(self) -> None:
+        """In a slave, dispatch calls `restart_queue` for a queue that restarts at 0."""
         is_slave = self._log.role.takes_replica_bytes
         self._dispatcher.on_restart(self.restart_queue if is_slave and not self._external else None)
 
@@ -88,13 +103,15 @@ class TopicCleaner:
     def delete_before(self, ends: Mapping[str, int]) -> list[str]:
         """Repeats a master's deletions. `ends`: by topic, the physical offset before which its messages are deleted.
 
-        Returns the topics whose deletion is new here, sorted.
+        Returns the topics whose deletion is new here, sorted. An offset behind the end of this log is ignored, and must
+        be passed again when the log has reached it: the log of the master that says so may not reach that far itself,
+        and messages that come later would never get into a queue.
 
         Raises StoreFailed; then nothing was deleted, or the next start completes the deletion.
         """
         with self._exclusive():
-            known = self._deleted_topics.ends
-            new = {topic: end for topic, end in ends.items() if end > known.get(topic, 0)}
+            known, log_end = self._deleted_topics.ends, self._log.queue.wrote_offset
+            new = {topic: end for topic, end in ends.items() if known.get(topic, 0) < end <= log_end}
             if new:
                 self._deleted_topics.add_ends(new)
                 self._dispatcher.set_deleted(self._deleted_topics.ends)
@@ -110,7 +127,7 @@ class TopicCleaner:
                 "a queue restarts at offset 0 while files are being deleted; try again", path=queue.files.folder
             )
         try:
-            self._deleted_topics.add_restart(queue.topic, queue.queue_id, begin)
+            self._deleted_topics.add_restarts([(queue.topic, queue.queue_id)], begin)
             self._dispatcher.set_deleted(self._deleted_topics.ends, self._deleted_topics.restarts)
             self._remove(queue)
         except OSError as error:
@@ -134,8 +151,13 @@ class TopicCleaner:
             going.extend(queue for queue in self._queues if self._is_expired(queue, lowest))
             return ((queue.topic, queue.queue_id) for queue in going)
 
+        def note(log_end: int) -> None:
+            if going:
+                self._deleted_topics.add_restarts([(queue.topic, queue.queue_id) for queue in going], log_end)
+
         with self._exclusive():
-            self._log.restart_queues(pick, lambda log_end: None)
+            self._log.restart_queues(pick, note)
+            self._dispatcher.set_deleted(self._deleted_topics.ends, self._deleted_topics.restarts)
             for queue in going:
                 while len(queue.files.files) > 1:
                     queue.files.drop_first(forced=True)

@@ -226,7 +226,8 @@ def commit(
 
     `settings` must match the store's files; a missing store is created with them. Raises BadMessage, CorruptData,
     BadStore or StoreFailed; StoreInUse if another process owns the store. After an error no row of the batch is stored,
-    and its staged files stay. The one exception: if only the journal's last update failed, the batch is stored.
+    and its staged files stay. The one exception says so: if the disk fails while the mark is written, it may be unknown
+    whether the batch is stored. In any case the same batch can be committed again, and is stored once.
     """
     files = files or Files()
     layout = Layout.of(root, settings)
@@ -244,7 +245,7 @@ def commit(
                 if batch.identity.kind is WriterKind.WRITE:
                     write_mark(files, layout, BatchMark(batch.identity, 0, 0, 0))
             with contextlib.suppress(OSError):  # a later commit removes what stays
-                if batch.identity.kind is WriterKind.ONCE:
+                if batch.identity.kind is WriterKind.ONCE and not _is_pending(files, layout):
                     remove_mark(files, layout, batch.identity)
                 clear_staged(files, layout, batch.identity, now_ms())
                 remove_old_marks(files, layout)
@@ -293,13 +294,16 @@ def _append(
         locks = HeldLocks(store=lock.lend())
         return MessageStore.open(layout.root, _batch_settings(settings), files=files, clock=clock, locks=locks)
 
+    outcome: CommitResult | None = None
     try:
         with open_store() as store:
-            return _append_all(store, files, layout, batch, read, clock())
-    except BaseException:
+            outcome = _append_all(store, files, layout, batch, read, clock())
+    except BaseException as error:
         with contextlib.suppress(PenstockError):
-            open_store().close()  # rolls back the pending batch
-        raise
+            open_store().close()  # rolls back the pending batch, or completes it if it has a mark
+        if outcome is None or not isinstance(error, (PenstockError, OSError)):
+            raise
+    return outcome
 
 
 def _append_all(
@@ -322,9 +326,44 @@ def _append_all(
     end = queue.wrote_offset
     if store.watermarks.flushed < end:
         raise StoreFailed(f"{batch.identity} was not stored: the log is not on disk; write it again", path=layout.root)
-    write_mark(files, layout, BatchMark(batch.identity, start, end, batch.rows))
-    write_journal(files, layout, journal.committed(end))
+    _mark_stored(files, layout, BatchMark(batch.identity, start, end, batch.rows), journal.committed(end))
     return CommitResult(start, end, already_stored=False)
+
+
+def _mark_stored(files: Files, layout: Layout, mark: BatchMark, done: Journal) -> None:
+    """Makes a batch that is on disk count as stored. Raises StoreFailed if it does not count, or if that is unknown.
+
+    The mark is enough: with it the next open updates the journal. If the mark is there, but its name may not be on
+    disk, the journal makes the batch last.
+    """
+    try:
+        write_mark(files, layout, mark)
+    except StoreFailed:
+        if not _may_be_marked(files, layout, mark.identity):
+            raise
+        try:
+            write_journal(files, layout, done)
+        except StoreFailed as error:
+            raise StoreFailed(
+                f"it is unknown whether {mark.identity} is stored; write it again, it is stored once",
+                path=layout.sink_journal,
+            ) from error
+        return
+    with contextlib.suppress(StoreFailed):
+        write_journal(files, layout, done)
+
+
+def _may_be_marked(files: Files, layout: Layout, identity: Identity) -> bool:
+    try:
+        return find_mark(files, layout, identity) is not None
+    except OSError:
+        return True
+
+
+def _is_pending(files: Files, layout: Layout) -> bool:
+    """Whether the journal still holds the batch: without its mark, the next open would roll it back. Raises OSError."""
+    journal = read_journal(files, layout)
+    return journal is None or journal.pending is not None
 
 
 def _batch_settings(settings: Settings) -> Settings:

@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from penstock.errors import BadStore
-from penstock.store.atomic_files import read_checksummed, write_checksummed
+from penstock.store.atomic_files import Natural, read_checksummed, write_checksummed
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout, path_below
 
@@ -63,10 +63,10 @@ class BatchMark(msgspec.Struct, frozen=True):
     """Proof that a batch is stored."""
 
     identity: Identity
-    start: int
-    end: int
+    start: Natural
+    end: Natural
     """Physical offsets: the batch lies in [start, end)."""
-    rows: int
+    rows: Natural
 
     def covers(self, identity: Identity) -> bool:
         mine = self.identity
@@ -123,7 +123,7 @@ class Intent(msgspec.Struct, frozen=True):
     """A batch that is about to be appended."""
 
     identity: Identity
-    start: int
+    start: Natural
     """Physical offset where the log ended before the batch."""
     born_timestamp: int
     """The born timestamp of all records of the batch; distinguishes them from other records after `start`."""
@@ -133,8 +133,8 @@ class Intent(msgspec.Struct, frozen=True):
 class BatchSpan(msgspec.Struct, frozen=True, array_like=True):
     """A complete batch lies in the log at the physical offsets [start, end)."""
 
-    start: int
-    end: int
+    start: Natural
+    end: Natural
 
 
 class Journal(msgspec.Struct, frozen=True):

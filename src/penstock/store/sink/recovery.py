@@ -20,7 +20,7 @@ import msgspec
 from penstock.clock import now_ms
 from penstock.format.scan import valid_rows
 from penstock.store.atomic_files import write_checksummed
-from penstock.store.damage import Quarantine
+from penstock.store.damaged_ranges import Quarantine
 from penstock.store.dispatch_state import read_state
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout

@@ -18,12 +18,11 @@ from penstock.format.kernels.plain.arrow_out import (
     split_properties,
     unit_rows,
 )
-from penstock.format.kernels.plain.audit import check_chains, match_items, match_units, number_groups, sum_groups
+from penstock.format.kernels.plain.audit import check_chains, number_groups, sum_groups
 from penstock.format.kernels.plain.dispatch import (
     RangeBuilder,
     find_property,
     group_rows,
-    index_keys,
     tag_codes,
 )
 from penstock.format.kernels.plain.index import find_key, find_keys, index_find, index_put, index_rewind, match_record
@@ -69,14 +68,11 @@ __all__ = [
     "group_rows",
     "host_texts",
     "index_find",
-    "index_keys",
     "index_put",
     "index_rewind",
     "java_hash",
     "loose_rows",
-    "match_items",
     "match_record",
-    "match_units",
     "message_ids",
     "number_groups",
     "number_queues",

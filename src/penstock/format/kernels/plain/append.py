@@ -24,8 +24,8 @@ class Appender:
     clock             returns milliseconds; None reads the system's clock
     store_host_text   the store host of messages that have none, as text
     store_host        the same in its 8 or 20 bytes
-    max_body_bytes    the largest body
-    max_record_bytes  the largest record
+    max_body_bytes    the largest body; may be set
+    max_record_bytes  the largest record; may be set
     has_record_crc    whether each record gets RECORD_CRC, with its CRC, as its last property
     """
 
@@ -41,6 +41,7 @@ class Appender:
         max_record_bytes: int,
         has_record_crc: bool,
     ) -> None:
+        self.max_body_bytes, self.max_record_bytes = max_body_bytes, max_record_bytes
         self.is_open = False
         """False while another thread appends, or while appends are not allowed: everything is declined."""
         self.is_follower_asleep = False
@@ -55,8 +56,8 @@ class Appender:
         """Known hosts as text, each with its bytes."""
         self.newest_timestamp = 0
         self.count = self.bytes_appended = self.slowest_ns = self.total_ns = 0
-        self.latency_counts = [0] * 12
-        """How many messages took up to 1, 2, 5, 10, 20, 50, 100, 200, 500 ms, 1 s, 5 s, and longer."""
+        self.latency_counts = [0] * 16
+        """How many messages took up to 1, 2, 5, 10, 20, 50, 100, 200, 500 ms, 1, 2, 3, 4, 5, 10 s, and longer."""
 
     def attach(self, target: WritableBuffer, marks: WritableBuffer, from_offset: int) -> None:
         """From now on appends go to the file `target`, which starts at the physical offset `from_offset`.

@@ -1,6 +1,6 @@
 """Arrow columns of messages into the log: property strings, queues, records. Twin of arrow_in.pxi.
 
-A planned batch is a table of PUT_ROW; see `penstock.format.put_rows`. Inconsistent columns raise ValueError before
+A planned batch is a table of PUT_ROW; see `penstock.format.put_table`. Inconsistent columns raise ValueError before
 anything is written.
 """
 
@@ -22,6 +22,7 @@ from penstock.format.constants import (
     RECORD_CRC,
 )
 from penstock.format.hosts import IPV4_HOST_SIZE
+from penstock.format.kernel_row_types import PUT_ROW
 from penstock.format.kernels.plain.record import check_room, encode_record, view_of, writable_view_of
 from penstock.format.kernels.types import (
     Bools,
@@ -34,7 +35,6 @@ from penstock.format.kernels.types import (
     TextColumn,
     WritableBuffer,
 )
-from penstock.format.scan_rows import PUT_ROW
 from penstock.format.sys_flag import host_sizes
 
 _LEVEL = re.compile(rb"-?[0-9]{1,10}")

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.hosts import IPV4_HOST_SIZE, IPV6_HOST_SIZE, decode_host
+from penstock.format.kernel_row_types import ROW, Reason
 from penstock.format.kernels.plain.record import (
     checked_rows,
     examine,
@@ -25,7 +26,6 @@ from penstock.format.kernels.plain.record import (
 )
 from penstock.format.kernels.types import Buffer, Ints, Longs, Rows, WritableBuffer
 from penstock.format.record_layout import physical_offset_of
-from penstock.format.scan_rows import ROW, Reason
 
 _MAX_LONG = 2**63 - 1
 _HOST_ROOM = {IPV4_HOST_SIZE: 26, IPV6_HOST_SIZE: 58}  # the most bytes of a host as text

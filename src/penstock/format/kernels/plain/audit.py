@@ -1,4 +1,4 @@
-"""Bulk comparisons for an audit: queue units, index items, index chains; and sums of rows by a group number.
+"""The chains of an index file, for an audit; and sums of rows by a group number.
 
 The plain twin of audit.pxi: the same functions, the same results.
 """
@@ -13,68 +13,10 @@ import numpy.typing as npt
 
 from penstock.format.kernels.plain.arrow_out import ints_of, longs_of, texts_of
 from penstock.format.kernels.plain.index import check_geometry, item_at
-from penstock.format.kernels.plain.record import checked_rows, view_of
-from penstock.format.kernels.types import Buffer, Ints, Longs, Rows
+from penstock.format.kernels.plain.record import view_of
+from penstock.format.kernels.types import Buffer, Ints, Longs
 
-_UNIT = struct.Struct(">qiq")
 _ITEM = struct.Struct(">iqii")
-_LONG = struct.Struct(">q")
-_MAX_INT = 2**31 - 1
-
-
-def match_units(data: Buffer, first: int, rows: Rows, picks: Longs, start: int) -> int:
-    """Returns the first of picks[start:] whose row does not fit, or len(picks) if all fit.
-
-    The row of a pick fits if its queue offset follows the previous one and its unit is in `data`, which has the units
-    of a queue from queue offset `first`.
-    """
-    view, rows = view_of(data), checked_rows(rows)
-    _check(picks, np.int64)
-    if start < 0:
-        raise ValueError(f"{start} is not the number of a pick")
-    last = None
-    for number in range(start, len(picks)):
-        if not 0 <= picks[number] < len(rows):
-            raise ValueError("a pick is not the number of a row")
-        row = rows[picks[number]]
-        queue_offset = int(row["queue_offset"])
-        place = queue_offset - first
-        if (last is not None and queue_offset != last + 1) or not 0 <= place < len(view) // _UNIT.size:
-            return number
-        due = (int(row["physical_offset"]), int(row["size"]), int(row["tags_code"]))
-        if _UNIT.unpack_from(view, place * _UNIT.size) != due:
-            return number
-        last = queue_offset
-    return max(start, len(picks))
-
-
-def match_items(data: Buffer, slots: int, items: int, number: int, hashes: Ints, offsets: Longs, times: Longs) -> int:
-    """Returns how many items, from item `number`, match these keys in this order, including their seconds.
-
-    Times are in milliseconds.
-    """
-    view = view_of(data)
-    _check(hashes, np.int32)
-    _check(offsets, np.int64)
-    _check(times, np.int64)
-    check_geometry(view, slots, items)
-    if not len(hashes) == len(offsets) == len(times):
-        raise ValueError("hashes, offsets and times differ in length")
-    if number < 1:
-        raise ValueError(f"{number} is not the number of an item")
-    (begin,) = _LONG.unpack_from(view, 0)
-    place = 0
-    for key_hash, offset, time in zip(hashes.tolist(), offsets.tolist(), times.tolist(), strict=True):
-        if number >= items:
-            break
-        item_hash, item_offset, item_seconds, _ = _ITEM.unpack_from(view, item_at(slots, number))
-        seconds = min((time - begin) // 1000, _MAX_INT) if time > begin > 0 else 0
-        # The seconds of item 1 count from the end of the previous file.
-        if (item_hash, item_offset) != (key_hash, offset) or (number > 1 and item_seconds != seconds):
-            break
-        place += 1
-        number += 1
-    return place
 
 
 def check_chains(data: Buffer, slots: int, items: int, start: int, stop: int, newest: Ints) -> tuple[Longs, Longs]:

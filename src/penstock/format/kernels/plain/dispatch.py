@@ -64,7 +64,7 @@ def tag_codes(data: Buffer, base: int, rows: Rows, delay_levels: tuple[int, ...]
             rows["tags_code"][number] = _hash_of(_last_value(properties, b"TAGS") or b"")
 
 
-def index_keys(data: Buffer, base: int, rows: Rows) -> tuple[Ints, Longs]:
+def _index_keys(data: Buffer, base: int, rows: Rows) -> tuple[Ints, Longs]:
     """Returns (index hash of every key of every row, number of its row)."""
     hashes, numbers = [], []
     for number, (topic, properties) in enumerate(_texts(data, base, rows)):
@@ -149,7 +149,7 @@ class RangeBuilder:
             topic = self._topics.name(int(row["topic_id"]))
             self.rolled_back.append((int(row["physical_offset"]), int(row["size"]), topic))
         if self._with_keys:
-            for key_hash, number in zip(*(each.tolist() for each in index_keys(data, base, rows)), strict=True):
+            for key_hash, number in zip(*(each.tolist() for each in _index_keys(data, base, rows)), strict=True):
                 row = rows[number]
                 self._keys += _KEY.pack(key_hash, int(row["physical_offset"]), int(row["store_timestamp"]))
         self.records += len(rows)

@@ -206,6 +206,7 @@ def find_keys(
     log_end: int,
     begin: int,
     end: int,
+    check_crc: bool,
 ) -> tuple[Longs, Longs]:
     """Finds the records with these keys; returns (numbers of the keys, physical offsets), for many keys at once.
 
@@ -213,8 +214,9 @@ def find_keys(
     logs             the files of the log in order, each of `file_size` bytes; the first starts at `log_base`
     log_end          physical offset up to which the log may be read
     begin, end       first and last store timestamp, in milliseconds
+    check_crc        whether to check the CRC of each record's body
 
-    Checks each record except for the CRC of its body. A record that names a key twice is returned twice.
+    A record that names a key twice is returned twice.
     """
     numbers, offsets = [], []
     for table in indexes:
@@ -225,7 +227,7 @@ def find_keys(
                 if not log_base <= offset < log_end or place >= len(logs):
                     continue
                 data, base = logs[place], log_base + place * file_size
-                if match_record(data, at, base, file_size, False, topic, key, begin, end) is not None:
+                if match_record(data, at, base, file_size, check_crc, topic, key, begin, end) is not None:
                     numbers.append(number)
                     offsets.append(offset)
     return np.array(numbers, np.int64), np.array(offsets, np.int64)

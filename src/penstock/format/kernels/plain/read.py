@@ -9,11 +9,11 @@ import threading
 
 import numpy as np
 
+from penstock.format.kernel_row_types import Reason
 from penstock.format.kernels.plain.dispatch import find_property
 from penstock.format.kernels.plain.record import view_of, walk
 from penstock.format.kernels.types import Buffer, Cold, Ints
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, is_ext_address, unpack_unit
-from penstock.format.scan_rows import Reason
 
 FOUND, NO_MATCH, REMOVING = range(3)
 _MAX_PAGE = 1024
@@ -92,7 +92,7 @@ class PageReader:
         residency: Residency | None = None,
         written_from: int = 0,
         loaded: int = 0,
-    ) -> tuple[bytes, int, int, int, int, list[int] | None, int, int, Cold | None]:
+    ) -> tuple[bytes, int, int, int, int, int, list[int] | None, int, int, Cold | None]:
         """Reads the records of units[at:stop] from one log file until the page is full.
 
         units, at, stop       a file of the queue, and the bytes of it to read
@@ -108,11 +108,12 @@ class PageReader:
         written_from          physical offset from which this process wrote the log: its last 64 MiB are in memory
         loaded                the caller has loaded the records of units[at:loaded]
 
-        Returns (records, number of records, bytes, units examined, status, damaged queue offsets or None, physical
-        offset of the last unit examined, physical offset at which to continue or -1, cold ranges or None). The status
-        is FOUND, NO_MATCH or REMOVING, or -1 if no unit was examined. The page continues in another log file, or in the
-        same one, if not all of its records are in memory. If those of the next units are not, no unit is examined, and
-        the cold ranges are (end of these units, [(start and stop in `data`, place of the first unit), ...]).
+        Returns (records, place and queue offset of the first unit not examined, the page's count and total now, status,
+        damaged queue offsets or None, physical offset of the last unit examined, physical offset at which to continue
+        or -1, cold ranges or None). The status is FOUND, NO_MATCH or REMOVING, or -1 if no unit was examined. The page
+        continues in another log file, or in the same one, if not all of its records are in memory. If those of the next
+        units are not, no unit is examined, and the cold ranges are (end of these units, [(start and stop in `data`,
+        place of the first unit), ...]).
         """
         view, log = view_of(units), view_of(data)[:readable]
         if at < 0 or stop > len(view):
@@ -120,7 +121,7 @@ class PageReader:
         wanted = None if hashes is None else set(hashes.tolist())
         found: list[bytes] = []
         damaged: list[int] = []
-        examined, status, last, needed, before = 0, -1, -1, -1, total
+        status, last, needed = -1, -1, -1
         planned = stop
         first = unpack_unit(view, at)[0] if at + UNIT_SIZE <= stop else -1
         if loaded > at:
@@ -129,14 +130,14 @@ class PageReader:
             reach = (base, base + min(readable, len(log)), file_size, log_start, log_end)
             planned, ranges = self._plan(view, at, stop, wanted, reach, max_records, count, total)
             if not all(residency.check(begin, end) for begin, end, _ in ranges):
-                return b"", 0, 0, 0, -1, None, -1, first, (planned, ranges)
-        for place in range(at, stop - UNIT_SIZE + 1, UNIT_SIZE):
-            physical, size, code = unpack_unit(view, place)
+                return b"", at, queue_offset, count, total, -1, None, -1, first, (planned, ranges)
+        while at + UNIT_SIZE <= stop:
+            physical, size, code = unpack_unit(view, at)
             if len(found) == _MAX_PAGE or (
                 count and self._is_full(log_end - physical, count, total + size, max_records)
             ):
                 break
-            if place >= planned:
+            if at >= planned:
                 needed = physical
                 break
             outcome = FOUND
@@ -161,8 +162,8 @@ class PageReader:
                     count, total = count + 1, total + size
             if outcome == FOUND or not count:
                 status = outcome
-            last, examined, queue_offset = physical, examined + 1, queue_offset + 1
-        return b"".join(found), len(found), total - before, examined, status, damaged or None, last, needed, None
+            last, at, queue_offset = physical, at + UNIT_SIZE, queue_offset + 1
+        return b"".join(found), at, queue_offset, count, total, status, damaged or None, last, needed, None
 
     def _is_full(self, distance: int, count: int, total: int, max_records: int) -> bool:
         """Whether a page of `count` records ends before a record that would bring it to `total` bytes."""

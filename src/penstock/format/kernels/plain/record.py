@@ -26,6 +26,7 @@ from penstock.format.constants import (
     RECORD_CRC,
     SECTOR_SIZE,
 )
+from penstock.format.kernel_row_types import ROW, Reason
 from penstock.format.kernels.types import Buffer, Rows, Topics, WritableBuffer
 from penstock.format.properties import decode_properties
 from penstock.format.record_layout import (
@@ -38,7 +39,6 @@ from penstock.format.record_layout import (
     size_and_magic,
     store_timestamp_at,
 )
-from penstock.format.scan_rows import ROW, Reason
 from penstock.format.sys_flag import host_sizes
 
 _AFTER_MAGIC = struct.Struct(">iiiqqiq")  # the rest of HEAD

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from penstock.format.typed_decoding import prepared
+from penstock.format.msgspec_warm_up import prepared
 from penstock.pipeline.jobs.diff.sides import Sides
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.ranges import OffsetRange, TaskLimits, split_ranges
 from penstock.pipeline.session import gather
 from penstock.pipeline.store_source import StoreSource

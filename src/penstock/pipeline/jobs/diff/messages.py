@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.format.typed_decoding import prepared
+from penstock.format.msgspec_warm_up import prepared
 from penstock.pipeline.jobs.diff.compare import (
     ComparisonTask,
     Leftover,

@@ -13,7 +13,7 @@ from penstock.errors import BadSettings
 from penstock.pipeline.cluster_source import ClusterSource
 from penstock.pipeline.jobs.diff.compare import ComparisonTask, QueueRange
 from penstock.pipeline.jobs.diff.report import QueueKey
-from penstock.pipeline.jobs.framework import JobInput
+from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.options import Options
 from penstock.pipeline.plan import open_source
 from penstock.pipeline.ranges import MessageSource, OffsetRange, Queue, ReadTask, TaskLimits, pack_ranges, split_ranges

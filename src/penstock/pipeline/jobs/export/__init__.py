@@ -11,7 +11,8 @@ once, even if a run is killed:
 Messages that cannot be read or decoded go to `_bad/`, with the reason.
 """
 
-from penstock.pipeline.jobs.export.job import Exported, export
+from penstock.pipeline.jobs.export.in_process import needs_spark
+from penstock.pipeline.jobs.export.job import Exported, export, export_here
 from penstock.pipeline.jobs.export.spec import FORMATS, Export
 
-__all__ = ["FORMATS", "Export", "Exported", "export"]
+__all__ = ["FORMATS", "Export", "Exported", "export", "export_here", "needs_spark"]

@@ -1,4 +1,4 @@
-"""The export job: runs the stream or the single batch, and sums up the batch log. Needs pyspark.
+"""The export job: runs the stream or the single batch, and sums up the batch log. Needs pyspark, except `export_here`.
 
 `ExportBatch` decodes a micro-batch, stages its files with Spark, writes its entry in the batch log, moves the files and
 commits them. Spark may pickle it and run it in another process; results then come back only through the batch log.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,14 +19,16 @@ import msgspec
 from penstock.errors import BadSettings, BadStore
 from penstock.pipeline.decode import Decode, make_decoder
 from penstock.pipeline.errors import from_spark_errors
+from penstock.pipeline.jobs.export.in_process import needs_spark, stage_here
 from penstock.pipeline.jobs.export.spec import Export, ExportedBatch, ExportFolder, clear, move, staged_files
 from penstock.pipeline.jobs.export.tables import check_delta, check_iceberg, commit_delta, commit_iceberg
-from penstock.pipeline.jobs.framework import (
+from penstock.pipeline.jobs.job_input import (
     CORRUPT,
     BatchLog,
     JobInput,
     observed_counts,
     query_id_of,
+    read_here,
     read_once,
     read_stream,
     run_batches,
@@ -112,12 +114,16 @@ class ExportBatch:
         self._spec = spec
 
     def __call__(self, frame: DataFrame, number: int) -> None:
+        self.run(number, lambda query, folder: self._stage(frame, number, query, folder))
+
+    def run(self, number: int, stage: Callable[[str, ExportFolder], ExportedBatch]) -> None:
+        """Exports batch `number`, unless it is done. `stage` stages its files, for the query and into the folder."""
         folder = ExportFolder(self._spec.to)
         query = ONCE if self._spec.once else query_id_of(folder.checkpoint)
         batch_log = BatchLog(folder.batches, ExportedBatch)
         batch = batch_log.find(number)
         if batch is None:
-            batch = self._stage(frame, number, query, folder)
+            batch = stage(query, folder)
             if not batch.files:
                 clear(folder.staged / str(number))
                 return
@@ -239,35 +245,60 @@ def export(spark: SparkSession, spec: Export, job_input: JobInput) -> Exported:
     """
     spec.check()
     job_input.check()
+    if spec.decode is not None and spec.decode.kind == "json" and spec.decode.schema:
+        json_columns(spec.decode)
+
+    def run(folder: ExportFolder) -> None:
+        each = ExportBatch(spec)
+        if spec.once:
+            with from_spark_errors():
+                each(read_once(spark, job_input, spec.topics, since_ms=spec.since_ms, until_ms=spec.until_ms), 0)
+            return
+        stream = read_stream(
+            spark,
+            job_input,
+            spec.topics,
+            folder=folder.own,
+            since_ms=spec.since_ms,
+            allow_loss=spec.allow_loss,
+        )
+        run_batches(stream, each, folder.checkpoint)
+
+    return _run_owned(spec, run)
+
+
+def export_here(spec: Export, job_input: JobInput) -> Exported:
+    """Exports the messages in this process, without Spark. Raises BadSettings if `needs_spark` has a reason.
+
+    Otherwise like `export`; either of them finishes what the other one left when it was killed.
+    """
+    spec.check()
+    job_input.check()
+    if reason := needs_spark(spec):
+        raise BadSettings(f"this export needs Spark, {reason}")
+
+    def run(folder: ExportFolder) -> None:
+        batches = read_here(job_input, spec.topics, since_ms=spec.since_ms, until_ms=spec.until_ms)
+        ExportBatch(spec).run(0, lambda query, folder: stage_here(spec, batches, 0, query, folder))
+
+    return _run_owned(spec, run)
+
+
+def _run_owned(spec: Export, run: Callable[[ExportFolder], None]) -> Exported:
+    """Runs an export while its folder is locked, and sums up what it added."""
     if spec.format == "delta":
         check_delta()
     elif spec.format == "iceberg":
         check_iceberg(spec)
-    if spec.decode is not None and spec.decode.kind == "json" and spec.decode.schema:
-        json_columns(spec.decode)
     folder = ExportFolder(spec.to)
     batch_log = BatchLog(folder.batches, ExportedBatch)
     with folder.owned(spec):
         before = {number for number, batch in batch_log.all() if batch.done}
-        each = ExportBatch(spec)
-        if spec.once:
-            if before:
-                raise BadSettings(
-                    f"--to {folder.root}: there is an export already; "
-                    "name a new folder, or leave --once out to resume it"
-                )
-            with from_spark_errors():
-                each(read_once(spark, job_input, spec.topics, since_ms=spec.since_ms, until_ms=spec.until_ms), 0)
-        else:
-            stream = read_stream(
-                spark,
-                job_input,
-                spec.topics,
-                folder=folder.own,
-                since_ms=spec.since_ms,
-                allow_loss=spec.allow_loss,
+        if spec.once and before:
+            raise BadSettings(
+                f"--to {folder.root}: there is an export already; name a new folder, or leave --once out to resume it"
             )
-            run_batches(stream, each, folder.checkpoint)
+        run(folder)
         return _summary(str(folder.root), dict(batch_log.all()), before)
 
 

@@ -40,7 +40,7 @@ from penstock.format.constants import (
 )
 from penstock.pipeline.cluster_sink import ClusterTarget
 from penstock.pipeline.errors import as_user_errors
-from penstock.pipeline.jobs.framework import CORRUPT, BatchLog, observed_counts
+from penstock.pipeline.jobs.job_input import CORRUPT, BatchLog, observed_counts
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import WrittenRows, check_may_send
 from penstock.pipeline.store_sink import StoreTarget

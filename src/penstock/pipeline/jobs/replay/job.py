@@ -19,7 +19,7 @@ from penstock.broker.topics import dead_letter_topic
 from penstock.errors import BadSettings
 from penstock.pipeline.errors import from_spark_errors
 from penstock.pipeline.jobs.export.spec import ExportFolder
-from penstock.pipeline.jobs.framework import (
+from penstock.pipeline.jobs.job_input import (
     CORRUPT,
     BatchLog,
     JobInput,

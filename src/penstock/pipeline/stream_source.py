@@ -1,0 +1,348 @@
+"""`spark.readStream` over queues (`format("rocketmq")`) and over a store's published log. Needs pyspark.
+
+Spark's checkpoint keeps the offsets as `{topic: {broker: {queue id: offset}}}`. Spark compares offsets as text, so
+their order is fixed. A start option counts only for a new query. Spark logs only the ends of micro-batches. The first
+micro-batch is therefore empty: its end logs the query's start, which a crash then cannot move. The plan of a
+micro-batch depends only on its offsets and the options, so a replayed micro-batch reads the same rows. One StreamReader
+lives on the driver and keeps the source open. Workers read with pickled copies.
+
+`PublishedLog` streams the log of a store with dispatch=external as byte ranges, for jobs that build derived data. A
+micro-batch begins at the previous end and ends at the position that the store publishes. Its rows are ranges with the
+columns `start`, `stop` (physical offsets) and `exact`. The job reads the records that begin in a range. If `exact` is
+true, a record begins at `start`; otherwise the job must search for the first record. The source takes no lock and
+changes nothing. Its options:
+
+    path      the store's folder
+    start     the physical offset at which a new query begins
+    pieces    the maximum number of ranges per micro-batch
+    maxBytes  the maximum bytes per micro-batch
+
+The ranges depend only on the offsets and the options, so a replayed micro-batch has the same ranges.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
+
+from penstock.errors import BadStore, PenstockError
+from penstock.pipeline.errors import as_user_errors
+from penstock.pipeline.options import LATEST, Options
+from penstock.pipeline.plan import check_range, choose_queues, open_source, plan, spans_between, start_offsets
+from penstock.pipeline.ranges import MessageSource, Queue
+from penstock.pipeline.source import ReadPartition, check_schema, read_part
+from penstock.pipeline.source_rows import RowShape
+from penstock.pipeline.store_source import StoreSource
+from penstock.store.derive import cut_range
+from penstock.store.external_dispatch.coordination import read_mark
+from penstock.store.file_io import Files
+from penstock.store.layout import Layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offsets = dict[Queue, int]
+Size = Callable[[Queue, int, int], int]
+_MAX_ESTIMATES = 8
+
+
+# -- offsets ---------------------------------------------------------------------------------------------------------
+
+
+def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
+    """Returns the offsets as nested dictionaries, sorted by topic, broker and queue id."""
+    document: dict[str, Any] = {}
+    for (topic, broker, queue_id), offset in sorted(offsets.items()):
+        document.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
+    return document
+
+
+def from_json(document: Mapping[str, Any]) -> Offsets:
+    """Returns the offsets of a document that `to_json` made."""
+    return {
+        Queue(topic, broker, int(queue_id)): int(offset)
+        for topic, brokers in document.items()
+        for broker, queues in brokers.items()
+        for queue_id, offset in queues.items()
+    }
+
+
+def backlog(first: Mapping[Queue, int], last: Mapping[Queue, int]) -> int:
+    """Returns the number of messages between the offsets `first` and `last`, over all queues of `last`."""
+    return sum(max(last[queue] - first.get(queue, last[queue]), 0) for queue in last)
+
+
+def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], max_count: int) -> Offsets:
+    """Returns the end offsets of a micro-batch from `first` that has at most `max_count` messages and ends by `last`.
+
+    Each queue gets a share of `max_count` in proportion to its backlog.
+    """
+    waiting = {queue: max(last[queue] - first.get(queue, last[queue]), 0) for queue in sorted(last)}
+    total = sum(waiting.values())
+    if total <= max_count:
+        return dict(last)
+    shares = {queue: count * max_count // total for queue, count in waiting.items()}
+    left = max_count - sum(shares.values())
+    for queue in sorted(waiting, key=lambda each: (-(waiting[each] * max_count % total), each)):
+        if left and shares[queue] < waiting[queue]:
+            shares[queue] += 1
+            left -= 1
+    return {queue: last[queue] - waiting[queue] + share for queue, share in shares.items()}
+
+
+def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], max_bytes: int, size: Size) -> Offsets:
+    """Returns the end offsets of a micro-batch from `first` that has about `max_bytes` at most and ends by `last`.
+
+    The micro-batch has at least one message, whatever its size. `size` estimates the bytes of a queue's range.
+    """
+    tries = 0
+    while (count := backlog(first, last)) > 1:
+        total = sum(size(queue, first.get(queue, stop), stop) for queue, stop in last.items())
+        if total <= max_bytes:
+            break
+        # An estimate by the mean size converges quickly unless sizes differ much. Halving always converges.
+        fitting = min(count * max_bytes // total, count - 1) if tries < _MAX_ESTIMATES else count // 2
+        last = within_count(first, last, max(fitting, 1))
+        tries += 1
+    return dict(last)
+
+
+# -- queues ----------------------------------------------------------------------------------------------------------
+
+log = logging.getLogger("penstock.pipeline")
+_MAX_BATCH_BYTES: Final = 1 << 30
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The stream reader of queues or logs.
+
+    The methods raise all errors. The constructor raises none, because Spark would hide them.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._shape = RowShape.of(options, schema.names)
+        self._source: MessageSource | None = None
+        self._initial: dict[str, Any] | None = None
+        self._anchored = False
+        self._goal: Offsets | None = None
+        self._last_batch = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_source": None}
+
+    def _open(self) -> MessageSource:
+        if self._source is None:
+            self._options.check_reading()
+            self._options.check_streaming()
+            check_schema(self._schema, self._options)
+            self._source = open_source(self._options, following=True)
+        return self._source
+
+    # -- offsets ---------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        with as_user_errors():
+            if self._initial is None:
+                source = self._open()
+                queues = choose_queues(source, self._options)
+                self._initial = to_json(start_offsets(source, queues, self._options, otherwise=LATEST))
+                self._log_limit()
+                if isinstance(source, StoreSource):
+                    source.close_views()
+            return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        max_count = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if max_count is None else ReadMaxRows(max_count)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with as_user_errors():
+            self._goal = self._ends()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        with as_user_errors():
+            return to_json(self._ends(refresh=False))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with as_user_errors():
+            if self._initial is not None and not self._anchored:
+                self._anchored = True
+                return start
+            first = from_json(start)
+            last = self._ends() if self._goal is None else dict(self._goal)
+            first |= {queue: self._open().bounds(queue)[0] for queue in last if queue not in first}
+            if truncated := self._truncated(first, last):
+                return to_json({**first, **truncated})
+            last = {queue: max(stop, first[queue]) for queue, stop in last.items()}
+            waiting = backlog(first, last)
+            if not waiting or self._should_wait(waiting):
+                return start
+            last = self._limit(first, last)
+            self._last_batch = time.monotonic()
+            return to_json({**first, **last})
+
+    def _ends(self, *, refresh: bool = True) -> Offsets:
+        source = self._open()
+        if refresh:
+            source.refresh()
+        return {queue: source.bounds(queue)[1] for queue in choose_queues(source, self._options, must_exist=False)}
+
+    def _truncated(self, first: Offsets, last: Offsets) -> Offsets:
+        """Returns the minimum offset of each queue that now ends before `first`, where the stream has read up to.
+
+        Such a queue was truncated or created again. Raises DataLost for it, unless failOnDataLoss is false. The caller
+        then makes an empty batch, whose end logs the returned offsets.
+        """
+        source = self._open()
+        found = {queue: source.bounds(queue) for queue in last}
+        truncated = {queue: low for queue, (low, high) in found.items() if high < first[queue]}
+        for queue in truncated:
+            check_range(source, queue, first[queue], first[queue], self._options)
+        return truncated
+
+    def _should_wait(self, waiting: int) -> bool:
+        """Returns whether to wait for more messages than `waiting` before the next batch."""
+        minimum = self._options.min_offsets_per_trigger
+        if minimum is None or self._goal is not None or waiting >= minimum:
+            return False
+        return time.monotonic() - self._last_batch < self._options.max_trigger_delay
+
+    def _limit(self, first: Offsets, last: Offsets) -> Offsets:
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            last = within_count(first, last, options.max_offsets_per_trigger)
+        max_bytes = options.max_bytes_per_trigger
+        if max_bytes is None and options.max_offsets_per_trigger is None:
+            max_bytes = _MAX_BATCH_BYTES
+        return last if max_bytes is None else within_bytes(first, last, max_bytes, self._open().size)
+
+    def _log_limit(self) -> None:
+        if self._options.max_offsets_per_trigger is None and self._options.max_bytes_per_trigger is None:
+            log.warning(
+                "rocketmq: maxOffsetsPerTrigger and maxBytesPerTrigger are not set; micro-batches are 1 GiB at most"
+            )
+
+    # -- batches ---------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with as_user_errors():
+            source = self._open()
+            first, last = from_json(start), from_json(end)
+            if first == last:
+                return []
+            first |= {queue: source.bounds(queue)[0] for queue in last if queue not in first}
+            spans = spans_between(source, first, last, self._options)
+            return [ReadPartition(task) for task in plan(source, spans, self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_part(self._shape, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Commits the offsets for the consumer group `progressGroup`, if it is set. Only logs a failure.
+
+        Does nothing if the source is a store.
+        """
+        if not self._options.progress_group:
+            return
+        source = self._open()
+        if isinstance(source, StoreSource):
+            return
+        try:
+            source.commit_group(self._options.progress_group, from_json(end))  # type: ignore[attr-defined]
+        except PenstockError as error:
+            log.warning("rocketmq: progress was not mirrored to group %s: %s", self._options.progress_group, error)
+
+
+# -- the published log -----------------------------------------------------------------------------------------------
+
+FORMAT: Final = "penstock-log"
+_MIN_PIECE: Final = 4 << 20
+_MAX_BYTES: Final = 256 << 20
+
+
+class PublishedLog(DataSource):
+    """The data source `penstock-log`. Jobs register it with their session."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        columns = ("start", LongType()), ("stop", LongType()), ("exact", BooleanType())
+        return StructType([StructField(name, kind, nullable=False) for name, kind in columns])
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return PublishedLogReader(dict(self.options))
+
+
+class LogSlice(InputPartition):
+    """One byte range of a micro-batch."""
+
+    def __init__(self, start: int, stop: int, exact: bool) -> None:
+        super().__init__(start)
+        self.start, self.stop, self.exact = start, stop, exact
+
+
+class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The stream reader of the published log. Its offsets are physical offsets."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        root = Path(options["path"])
+        self._end = Layout(root, root / "commitlog").dispatch_end
+        self._files = Files()
+        self._start = int(options.get("start", 0))
+        self._pieces = int(options.get("pieces", 2))
+        self._max_bytes = int(options.get("maxbytes", _MAX_BYTES))
+        self._goal: int | None = None
+
+    def _published(self) -> int:
+        mark = read_mark(self._files, self._end)
+        if mark is None:
+            raise BadStore("this store does not publish the end of its log; start it with dispatch=external",
+                           path=self._end.parent.parent)  # fmt: skip
+        return mark.position
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"position": self._start}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with as_user_errors():
+            self._goal = self._published()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        with as_user_errors():
+            return {"position": self._published()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with as_user_errors():
+            begin = int(start["position"])
+            end = self._published() if self._goal is None else self._goal
+            return {"position": max(begin, min(end, begin + self._max_bytes))}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, stop = int(start["position"]), int(end["position"])
+        if begin >= stop:
+            return []
+        cut = cut_range(begin, stop, self._pieces, _MIN_PIECE)
+        return [LogSlice(first, last, first == self._start) for first, last in cut]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        if isinstance(partition, LogSlice):
+            columns = [pa.array([partition.start]), pa.array([partition.stop]), pa.array([partition.exact])]
+            names = ("start", "stop", "exact")
+            fields = [pa.field(name, each.type, nullable=False) for name, each in zip(names, columns, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
