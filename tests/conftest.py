@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import sys
 import threading
 from collections import Counter
@@ -57,6 +58,14 @@ def logging_as_before() -> Iterator[None]:
     if (sys.excepthook, threading.excepthook) != hooks:
         sys.excepthook, threading.excepthook = hooks
         logging.captureWarnings(False)
+
+
+@pytest.fixture
+def hangup_ends() -> Iterator[None]:
+    """SIGHUP ends the processes that the test starts, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

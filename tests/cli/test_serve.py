@@ -172,6 +172,7 @@ def test_in_json_everything_is_an_object_even_why_it_cannot_start(serve: Callabl
     assert first.end() == 0
 
 
+@pytest.mark.usefixtures("hangup_ends")
 def test_the_end_of_its_terminal_is_a_clean_end_unless_it_is_ignored(serve: Callable[..., Served]) -> None:
     served = serve(*ANYWHERE, "--json")
     served.address()

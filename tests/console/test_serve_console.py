@@ -128,6 +128,7 @@ raise SystemExit(main())
 """
 
 
+@pytest.mark.usefixtures("hangup_ends")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_during_recovery_ends_the_console_too(tmp_path: Path, number: signal.Signals) -> None:
     port = free_port()
