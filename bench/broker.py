@@ -190,14 +190,15 @@ class BrokerSuite:
 
         for body in BODIES:
             for window in WINDOWS:
-                found.append(task("send", (send_row(body, window),), partial(send, sizes, body, window)))
+                row = send_row(body, window)
+                found.append(task("send", (row, row.cpu_row()), partial(send, sizes, body, window)))
         title = "send batches of 32, 128 B, 16 in flight"
         row = Row("batch-128b", title, "messages/s", AS_FAST, field="publishRate")
         found.append(task("batch", (row,), partial(send_batches, sizes)))
         for body in BODIES:
             title = f"consume, {SIZE_NAMES[body]}, pulls of 32, 16 in flight"
             row = Row(f"consume-{SIZE_IDS[body]}", title, "messages/s", AS_FAST, field="consumeRate")
-            found.append(task("consume", (row,), partial(consume, sizes, body)))
+            found.append(task("consume", (row, row.cpu_row()), partial(consume, sizes, body)))
         rows = latency_rows("endToEndLatency", "end to end", sizes.rate, goal=AS_FAST)
         rows += latency_rows("publishLatency", "send to answer", sizes.rate)
         found.append(task("latency", rows, partial(latency, sizes)))
@@ -244,13 +245,13 @@ def send(sizes: Sizes, body: int, window: int, side: Warm) -> Run:
     """Single messages on one connection."""
     count = sizes.run_serially if window == 1 else sizes.many
     done, cpu = side.ask(do="send", topic="sends", body=body, count=count, window=window)
-    return Run.of(count / done["seconds"], {"messages": int(done["replies"])}, cpu)
+    return Run.of(count / done["seconds"], {"messages": int(done["replies"])}, cpu, count)
 
 
 def send_batches(sizes: Sizes, side: Warm) -> Run:
     """Code 320: 32 messages in one request."""
     done, cpu = side.ask(do="batch", topic="sends", body=128, count=sizes.many, messages=_BATCH, window=_WINDOW)
-    return Run.of(sizes.many / done["seconds"], {"batches": int(done["replies"])}, cpu)
+    return Run.of(sizes.many / done["seconds"], {"batches": int(done["replies"])}, cpu, sizes.many)
 
 
 def consume(sizes: Sizes, body: int, side: Warm) -> Run:
@@ -258,7 +259,7 @@ def consume(sizes: Sizes, body: int, side: Warm) -> Run:
     count, passes = sizes.many, sizes.passes
     done, cpu = side.ask(do="pull", topic=side.filled(body), count=count, passes=passes, window=_WINDOW)
     work = {"pulls": int(done["replies"]), "body bytes": int(done["body_bytes"])}
-    return Run.of(count * passes / done["seconds"], work, cpu)
+    return Run.of(count * passes / done["seconds"], work, cpu, count * passes)
 
 
 def latency_rows(field: str, title: str, rate: int, *, goal: Goal | None = None) -> tuple[Row, ...]:
