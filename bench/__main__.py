@@ -6,8 +6,9 @@
     python -m bench store --only put           one suite
     python -m bench tables                     the tables of the documents, from the runs that were kept
 
-Tables go to stdout, progress to stderr. A full run is kept in `bench/results`, see `bench.report`. Exit status:
-0 measured, even if a goal is missed; 1 a row failed; 2 nothing was measured, and one sentence says why; 130 Ctrl-C.
+Tables go to stdout, progress to stderr. A full run is kept in `bench/results`, see `bench.report`; one of two source
+trees only if asked to, because it belongs to a change. Exit status: 0 measured, even if a goal is missed; 1 a row
+failed; 2 nothing was measured, and one sentence says why; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from bench.compare import CompareSuite
 from bench.console import ConsoleSuite
 from bench.goals import GOALS
 from bench.pipeline import PipelineSuite
+from bench.pipeline.dispatch import DispatchSuite
 from bench.producer import ProducerSuite
 from bench.queues import QueuesSuite
 from bench.queues.fetch import WAYS, fetch
@@ -50,6 +52,7 @@ SUITES: tuple[Suite, ...] = (
     ReplicationSuite(),
     SparkSuite(),
     PipelineSuite(),
+    DispatchSuite(),
     ConsoleSuite(),
     QueuesSuite(),
 )
@@ -203,12 +206,16 @@ def command_of_trees(suite: type[CompareSuite | ColdSuite]) -> Callable[..., int
         only: Only = "",
         json: Json = None,
         folder: Folder = None,
+        keep_it: Annotated[bool, typer.Option("--keep", help="Keep a full run in bench/results.")] = False,
     ) -> int:
         options = Options(quick, rounds, names_of(only), folder, command=context.obj)
         report = measured(suite(before, after, dict(each.split("=", 1) for each in changes or ())), options)
         if json is not None:
             report.save(json)
-        return show(report)
+        status = show(report)
+        if keep_it:
+            keep_full(report)
+        return status
 
     return command
 

@@ -23,7 +23,7 @@ from bench import PROJECT
 from bench.load import PAGE, generate, send_frame
 from bench.processes import JAVA_BROKER, BrokerProcess, JavaBroker, PenstockBroker, class_path, resident_bytes
 from bench.report import java_versions
-from bench.run import JAVA, OURS, SIZE_IDS, SIZE_NAMES, Goal, Row, Run, Stopwatch, Task
+from bench.run import JAVA, OURS, SIZE_IDS, SIZE_NAMES, Goal, Row, Run, Stopwatch, Task, cpu_seconds
 from bench.store import settings_of
 from bench.workspace import GIB, MIB
 from penstock.format.index_layout import IndexGeometry
@@ -291,7 +291,7 @@ def start(broker: BrokerProcess) -> Run:
         took = broker.start()
         time.sleep(_SETTLE_S)
         (pid,) = broker.pids
-        return Run({"value": took, "memory": float(resident_bytes(pid))}, {"messages": 1})
+        return Run({"value": took, "memory": float(resident_bytes(pid))}, {"messages": 1}, cpu_seconds(pid))
     finally:
         broker.stop()
 
@@ -306,6 +306,7 @@ def generator_alone(sizes: Sizes, window: int, reply: int) -> Run:
             assert sink.stdout is not None
             port = int(sink.stdout.readline())
             done = generate(do="send", topic="sink", port=port, body=128, count=count, window=window)
+            cpu = cpu_seconds(sink.pid)
         finally:
             sink.kill()
-    return Run.of(count * (PAGE if reply else 1) / done["seconds"], {"replies": int(done["replies"])})
+    return Run.of(count * (PAGE if reply else 1) / done["seconds"], {"replies": int(done["replies"])}, cpu)

@@ -68,6 +68,11 @@ class Pinned:
             self._process = subprocess.Popen(order, cwd=PROJECT, stdin=pipe, stdout=pipe, text=True)
         return self._process
 
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of the process and all that it has started, since its start."""
+        return 0.0 if self._process is None else cpu_seconds(self._process.pid)
+
     def stop(self) -> None:
         """Does nothing if nothing runs."""
         process, self._process = self._process, None

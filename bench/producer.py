@@ -58,7 +58,7 @@ class Sizes(msgspec.Struct, frozen=True):
     seconds: float
 
 
-FULL = Sizes(LOAD, warm_up=3, seconds=4)
+FULL = Sizes(LOAD, warm_up=2, seconds=3)
 QUICK = Sizes(LOAD_QUICK, warm_up=0.2, seconds=0.3)
 
 

@@ -30,6 +30,7 @@ from penstock.format import kernels
 MIN_ROUNDS = 3
 """Fewer rounds than this have no meaningful median."""
 RESULTS = PROJECT / "bench" / "results"
+_SHORT = {"ms": "ms", "us": "µs"}
 _PACKAGES = ("penstock", "numpy", "msgspec", "pyarrow", "pyspark")
 
 
@@ -193,7 +194,7 @@ def as_table(report: Report) -> Table:
 
 
 def as_markdown(report: Report) -> str:
-    """For the lab book."""
+    """For a document."""
     lines = ["| " + " | ".join(report.heads) + " |", "|---|" + "---:|" * 6 + "---|"]
     lines += ["| " + " | ".join(cells(result)) + " |" for result in report.results]
     return "\n".join([*lines, "", report.facts(), *report.notes()])
@@ -237,7 +238,7 @@ def figure(value: float, unit: Unit) -> str:
     if unit == "times":
         return f"{value:.3g}"
     if unit in ("ms", "us"):
-        return f"{value:.3g} {'ms' if unit == 'ms' else 'µs'}"
+        return f"{value:,.0f} {_SHORT[unit]}" if value >= 1000 else f"{value:.3g} {_SHORT[unit]}"
     suffix = " B" if unit == "bytes" else " /s"
     for limit, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= limit:

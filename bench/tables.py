@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from bench import PROJECT
-from bench.report import RESULTS, Kept, cells
+from bench.report import RESULTS, Kept, as_markdown
 from bench.run import Result
 from bench.workspace import BenchFailed
 
@@ -26,12 +26,7 @@ _SKIPPED = "soak.json"
 
 def suite_table(kept: Kept) -> str:
     """All kept rows of a suite, those of one run together, each with machine, versions and command."""
-    parts = []
-    for run in reversed(kept.runs):
-        lines = ["| " + " | ".join(run.heads) + " |", "|---|" + "---:|" * 6 + "---|"]
-        lines += ["| " + " | ".join(cells(result)) + " |" for result in run.results]
-        parts.append("\n".join([*lines, "", run.facts(), *run.notes()]))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(as_markdown(run) for run in reversed(kept.runs)) + "\n"
 
 
 # -- the short table -----------------------------------------------------------------------------------------

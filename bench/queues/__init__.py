@@ -25,7 +25,7 @@ from support.peers import PeerError, Talker
 from bench.processes import resident_bytes
 from bench.queues.fetch import PEERS
 from bench.queues.servers import ACKS, SERVERS, AnyServer, Mode, missing
-from bench.run import OURS, SIZE_IDS, SIZE_NAMES, Row, Run, Stopwatch, Task, Unit, no_peer, process_tree
+from bench.run import OURS, SIZE_IDS, SIZE_NAMES, Row, Run, Stopwatch, Task, Unit, cpu_seconds, no_peer, process_tree
 from bench.workspace import GIB, BenchFailed
 
 OTHERS = {"redis": "Redis", "nats": "NATS", "confluent": "Kafka, confluent-kafka", "aiokafka": "Kafka, aiokafka"}
@@ -56,7 +56,7 @@ class Sizes(msgspec.Struct, frozen=True):
     """Messages whose disk and memory are counted."""
 
 
-FULL = Sizes(serial=4_000, many=40_000, serial_on_disk=400, many_on_disk=4_000, backlog=40_000, stored=40_000)
+FULL = Sizes(serial=4_000, many=40_000, serial_on_disk=400, many_on_disk=2_000, backlog=40_000, stored=40_000)
 QUICK = Sizes(serial=20, many=1_000, serial_on_disk=4, many_on_disk=64, backlog=200, stored=200)
 
 
@@ -76,7 +76,7 @@ class QueuesSuite:
 
     def tasks(self, folder: Path, quick: bool) -> list[Task]:
         sizes = QUICK if quick else FULL
-        systems = self._systems = {name: System(name, folder, quick) for name in SERVERS}
+        systems = self._systems = {name: System(name, folder) for name in SERVERS}
         clients = self._clients = {side: ClientProcess(side) for side in _SYSTEMS}
         sides = {side: Side(clients[side], systems[system]) for side, system in _SYSTEMS.items()}
         absent = {side: reason for side in OTHERS if (reason := missing(_SYSTEMS[side]))}
@@ -199,10 +199,9 @@ class _Client(Talker):
 class System:
     """The server of a system, in one of its modes at a time, started when it is first needed."""
 
-    def __init__(self, name: str, folder: Path, quick: bool) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
         self._name = name
         self._folder = folder
-        self._quick = quick
         self._server: AnyServer | None = None
         self._mode: Mode = "page-cache"
         self._topics = 0
@@ -211,7 +210,7 @@ class System:
 
     def make(self, mode: Mode) -> AnyServer:
         """A server that was not started."""
-        return SERVERS[self._name](self._folder / f"{self._name}-{mode}", mode, self._quick)
+        return SERVERS[self._name](self._folder / f"{self._name}-{mode}", mode)
 
     def server(self, mode: Mode) -> AnyServer:
         if self._server is not None and self._mode != mode:
@@ -267,7 +266,7 @@ class Side:
         return Run.of(count / done["seconds"], {"messages": count}, took.cpu, count)
 
     def footprint(self, count: int) -> Run:
-        """A new server: until its first answer, a second later, and with some messages."""
+        """A new server: until its first answer, a second later, and with some messages; CPU time from its start on."""
         self._system.stop()
         server, order = self._system.make("page-cache"), {"topic": "footprint", "body": 128}
         try:
@@ -279,10 +278,10 @@ class Side:
                 started = time.perf_counter() - begin
                 time.sleep(_SETTLE_S)
                 idle = memory_of(server)
-                with Stopwatch(*server.pids) as took:
-                    self._client.ask("send", **order, window=_FILL, count=count)
+                self._client.ask("send", **order, window=_FILL, count=count)
+            cpu = cpu_seconds(*server.pids)
             figures = {"start": started, "memory": idle, "memory-filled": memory_of(server)}
-            return Run({**figures, "disk": float(server.disk_bytes())}, {"messages": count}, took.cpu)
+            return Run({**figures, "disk": float(server.disk_bytes())}, {"messages": count}, cpu)
         finally:
             server.stop()
 

@@ -16,8 +16,6 @@ from typing import Literal
 
 from support.loopback import free_port
 
-from bench.broker import FULL as LOAD
-from bench.broker import QUICK as LOAD_QUICK
 from bench.processes import BrokerProcess, PenstockBroker
 from bench.queues.fetch import PEERS
 from bench.workspace import BenchFailed
@@ -58,13 +56,12 @@ def missing(system: str) -> str:
 
 
 class Penstock(PenstockBroker):
-    """`penstock serve` with its embedded name server."""
+    """`penstock serve` with its embedded name server and its default settings, as a user starts it."""
 
     system = "penstock"
 
-    def __init__(self, folder: Path, mode: Mode, quick: bool) -> None:
-        flush = "SYNC_FLUSH" if mode == "on-disk" else "ASYNC_FLUSH"
-        super().__init__(folder, {**(LOAD_QUICK if quick else LOAD).settings(), "flushDiskType": flush})
+    def __init__(self, folder: Path, mode: Mode) -> None:
+        super().__init__(folder, {"flushDiskType": "SYNC_FLUSH"} if mode == "on-disk" else {})
 
     def address(self) -> dict[str, object]:
         return {"namesrv": self.namesrv}
@@ -75,7 +72,7 @@ class Server(BrokerProcess):
 
     system = ""
 
-    def __init__(self, folder: Path, mode: Mode, quick: bool) -> None:
+    def __init__(self, folder: Path, mode: Mode) -> None:
         super().__init__(folder, {})
         self.mode = mode
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from support.bench_reports import SPEED, report_of, runs
 
+from bench.__main__ import SUITES
 from bench.report import RESULTS, keep, private_words
 from bench.run import summarise
 from bench.tables import PAGES, SHORT, Line, filled, tables
@@ -20,6 +21,12 @@ PAGE = "before\n<!-- bench:store -->\nold figures\n<!-- bench:store end -->\naft
 def test_a_page_shows_what_the_kept_runs_say(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text == filled(text, tables()), "update it: python -m bench tables"
+
+
+def test_every_suite_has_a_place_on_the_page_of_performance() -> None:
+    text = PAGES[0].read_text(encoding="utf-8")
+    for suite in SUITES:
+        assert text.count(f"<!-- bench:{suite.name} -->\n") == text.count(f"<!-- bench:{suite.name} end -->\n") == 1
 
 
 def test_no_kept_file_names_a_folder_or_a_host() -> None:
