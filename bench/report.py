@@ -32,6 +32,7 @@ MIN_ROUNDS = 3
 RESULTS = PROJECT / "bench" / "results"
 _SHORT = {"ms": "ms", "us": "µs"}
 _PACKAGES = ("penstock", "numpy", "msgspec", "pyarrow", "pyspark")
+_OURS_AND_JAVA = {*_PACKAGES, "python", "kernels", "java", "rocketmq-store"}
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -171,6 +172,7 @@ class Report(msgspec.Struct, frozen=True):
             original = versions.get("rocketmq-store")
             name = f"Apache RocketMQ {original}" if original else f"Spark {versions['pyspark']}"
             peer = f"{name} on Java {versions['java']}, "
+        peer += "".join(f"{name} {version}, " for name, version in versions.items() if name not in _OURS_AND_JAVA)
         day = datetime.fromisoformat(self.date).strftime("%Y-%m-%d")
         return (
             f"{day}, `{self.command}`: {machine.cores} cores of {machine.cpu}, {machine.memory_bytes / 2**30:.0f} GiB, "

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from support.peers import PeerError, Talker
 
 from bench.processes import resident_bytes
 from bench.queues.fetch import PEERS
-from bench.queues.servers import ACKS, SERVERS, AnyServer, Mode, missing
-from bench.run import OURS, SIZE_IDS, SIZE_NAMES, Row, Run, Stopwatch, Task, Unit, cpu_seconds, no_peer, process_tree
+from bench.queues.servers import ACKS, SERVERS, AnyServer, Mode, missing, versions
+from bench.run import OURS, SIZE_IDS, SIZE_NAMES, Row, Run, Stopwatch, Task, Unit, cpu_seconds, process_tree
 from bench.workspace import GIB, BenchFailed
 
 OTHERS = {"redis": "Redis", "nats": "NATS", "confluent": "Kafka, confluent-kafka", "aiokafka": "Kafka, aiokafka"}
@@ -72,7 +72,7 @@ class QueuesSuite:
         self._clients: dict[str, ClientProcess] = {}
 
     def need(self, quick: bool) -> int:
-        return GIB if quick else 8 * GIB
+        return GIB if quick else 4 * GIB
 
     def tasks(self, folder: Path, quick: bool) -> list[Task]:
         sizes = QUICK if quick else FULL
@@ -103,8 +103,10 @@ class QueuesSuite:
         runs = {name: partial(side.footprint, sizes.stored) for name, side in here.items() if name != "aiokafka"}
         return [*found, Task("footprint", rows, runs, absent=absent)]
 
-    def peer(self, folder: Path, quick: bool) -> AbstractContextManager[dict[str, str]]:
-        return no_peer()
+    @contextmanager
+    def peer(self, folder: Path, quick: bool) -> Iterator[dict[str, str]]:
+        """The others are started by the rows that need them."""
+        yield versions()
 
     def close(self) -> None:
         """Ends clients and servers that a row has started."""

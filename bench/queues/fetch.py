@@ -19,7 +19,14 @@ from bench import PROJECT
 from bench.workspace import BenchFailed
 
 PEERS = PROJECT / ".cache" / "peers"
-CLIENTS = ("redis==8.1.0", "nats-py==2.16.0", "confluent-kafka==2.16.1", "aiokafka==0.14.0", "uvloop==0.23.0")
+CLIENTS = {
+    "redis": "8.1.0",
+    "nats-py": "2.16.0",
+    "confluent-kafka": "2.16.1",
+    "aiokafka": "0.14.0",
+    "uvloop": "0.23.0",
+}
+"""Python packages and their versions."""
 _REDIS = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1", "libhiredis0.14", "liblua5.1-0")
 _NATS = "github.com/nats-io/nats-server/v2@v2.15.2"
 _POM = Path(__file__).parent / "kafka-pom.xml"
@@ -61,8 +68,9 @@ def fetch_kafka(place: Path) -> None:
 
 
 def fetch_clients(place: Path) -> None:
+    packages = [f"{name}=={version}" for name, version in CLIENTS.items()]
     run([sys.executable, "-m", "venv", str(place)], place)
-    run([str(place / "bin" / "python"), "-m", "pip", "install", "-q", *CLIENTS], place)
+    run([str(place / "bin" / "python"), "-m", "pip", "install", "-q", *packages], place)
 
 
 WAYS: dict[str, Callable[[Path], None]] = {
@@ -79,11 +87,13 @@ def fetch(names: Sequence[str], tell: Callable[[str], None]) -> None:
         raise BenchFailed(f"there is nothing called '{unknown[0]}' to fetch; there are {', '.join(WAYS)}")
     for name in names or WAYS:
         tell(f"fetching {name}")
-        place = PEERS / name
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
+        place, new = PEERS / name, PEERS / f"{name}.tmp"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
         try:
-            WAYS[name](place)
+            WAYS[name](new)
         except BaseException:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(new, ignore_errors=True)
             raise
+        shutil.rmtree(place, ignore_errors=True)
+        new.rename(place)

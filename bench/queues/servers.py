@@ -8,6 +8,7 @@ named by `missing`; a program on PATH is used, or what `python -m bench fetch` h
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from typing import Literal
 from support.loopback import free_port
 
 from bench.processes import BrokerProcess, PenstockBroker
-from bench.queues.fetch import PEERS
+from bench.queues.fetch import CLIENTS, PEERS
 from bench.workspace import BenchFailed
 
 Mode = Literal["page-cache", "on-disk"]
@@ -43,6 +44,12 @@ def program(name: str, fetched: Path) -> Path | None:
     return Path(found) if found else fetched if fetched.exists() else None
 
 
+def with_libraries() -> dict[str, str]:
+    """The environment of a program that was fetched with its libraries."""
+    libraries = [str(path) for path in (PEERS / "redis" / "usr" / "lib").glob("*-linux-gnu")]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)} if libraries else dict(os.environ)
+
+
 def missing(system: str) -> str:
     """Why a system cannot be measured here; empty if it can. Ours always can."""
     if system == "penstock":
@@ -53,6 +60,25 @@ def missing(system: str) -> str:
     if not servers[system]:
         return f"{system} is not installed; {_FETCH.format(system)}"
     return "java is not installed" if system == "kafka" and shutil.which("java") is None else ""
+
+
+def versions() -> dict[str, str]:
+    """Of the servers and Python clients of the others that are here."""
+    found = {}
+    for system, server in (("redis", Redis), ("nats", Nats)):
+        if not missing(system):
+            order = [str(server.program()), "--version"]
+            done = subprocess.run(order, env=with_libraries(), capture_output=True, text=True, timeout=60, check=False)
+            number = re.search(r"v=?([\d.]+)", done.stdout)
+            found[f"{system}-server"] = number[1] if number else "unknown"
+    if not missing("kafka"):
+        numbers = [match[1] for jar in Kafka.jars() if (match := re.fullmatch(r"kafka-server-([\d.]+)\.jar", jar.name))]
+        found["kafka"] = numbers[0] if numbers else "unknown"
+    for folder in sorted((PEERS / "clients" / "lib").glob("python*/site-packages/*.dist-info")):
+        name, _, version = folder.name.removesuffix(".dist-info").partition("-")
+        if name.replace("_", "-") in CLIENTS:
+            found[f"{name.replace('_', '-')} (client)"] = version
+    return found
 
 
 class Penstock(PenstockBroker):
@@ -100,8 +126,7 @@ class Redis(Server):
         return [str(self.program()), *where, "--appendonly", "yes", "--appendfsync", sync, "--save", ""]
 
     def environment(self) -> dict[str, str]:
-        libraries = [str(path) for path in (PEERS / "redis" / "usr" / "lib").glob("*-linux-gnu")]
-        return {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)} if libraries else dict(os.environ)
+        return with_libraries()
 
 
 class Nats(Server):

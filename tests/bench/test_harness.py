@@ -175,7 +175,9 @@ def test_a_kept_run_names_no_folder_and_no_host(tmp_path: Path) -> None:
 
 
 def test_the_facts_name_machine_command_and_both_sides() -> None:
-    text = report_of().facts()
+    report = report_of()
+    text = msgspec.structs.replace(report, versions={**report.versions, "nats-server": "2.15"}).facts()
+    assert "Java 17, nats-server 2.15, rounds: 3" in text
     for fact in (
         "2026-01-02",
         "load average 0.0 at the start",
