@@ -308,10 +308,10 @@ def keep(report: Report, folder: Path = RESULTS) -> Path:
 
 
 def private_words(text: str) -> list[str]:
-    """What a kept file must not name and this one does: this machine's folders and its name."""
-    words = {str(PROJECT), str(Path.home()), tempfile.gettempdir(), platform.node()}
+    """What a kept file must not name and this one does: this machine's folders and its name, if that tells anything."""
+    words = {str(PROJECT), str(Path.home()), tempfile.gettempdir(), platform.node()} - {"localhost", "penstock"}
     return sorted(
-        word for word in words if len(word) > 3 and re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])", text)
+        word for word in words if len(word) > 3 and re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w-])", text)
     )
 
 

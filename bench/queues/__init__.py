@@ -56,7 +56,7 @@ class Sizes(msgspec.Struct, frozen=True):
     """Messages whose disk and memory are counted."""
 
 
-FULL = Sizes(serial=4_000, many=40_000, serial_on_disk=400, many_on_disk=2_000, backlog=40_000, stored=40_000)
+FULL = Sizes(serial=4_000, many=40_000, serial_on_disk=400, many_on_disk=1_280, backlog=40_000, stored=40_000)
 QUICK = Sizes(serial=20, many=1_000, serial_on_disk=4, many_on_disk=64, backlog=200, stored=200)
 
 

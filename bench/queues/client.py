@@ -6,7 +6,7 @@ It uses nothing of `bench`, so that it runs in an environment that has the clien
 connects, and creates the topic), `send` with a number of messages in flight until each is acknowledged, `drain` which
 consumes a backlog with a new group, acknowledges, and stops at the last message; `close`. Each client is used as its
 documentation shows it; what can be in flight on one connection is. Seconds are those of the work alone, not of
-connecting or of joining a group. All of them run on uvloop.
+connecting or of joining a group. All of them run on uvloop. An order that takes five minutes fails.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ QUEUES = 4
 PAGE = 100
 """Messages that a consumer asks for at once, where it has to say so."""
 _WITHIN_S = 120.0
+_JOB_WITHIN_S = 300.0
 
 
 class Client(Protocol):
@@ -380,7 +381,7 @@ def main(kind: str) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         for line in sys.stdin:
             try:
-                said = runner.run(answer(kind, current, json.loads(line)))
+                said = runner.run(asyncio.wait_for(answer(kind, current, json.loads(line)), _JOB_WITHIN_S))
             except Exception as error:  # any error goes to the process that asked
                 said = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps(said), flush=True)

@@ -24,10 +24,10 @@ from bench.workspace import BenchFailed
 Mode = Literal["page-cache", "on-disk"]
 ACKS: dict[Mode, str] = {
     "page-cache": (
-        "What an answer to a send means: Penstock: in the page cache, synced within half a second. Redis: in memory "
-        "and in the page cache, synced within a second (appendfsync everysec). NATS: stored by the server, synced "
-        "within two minutes (sync_interval). Kafka: in the page cache, synced when the kernel does (acks=all, one "
-        "replica)."
+        "What an answer to a send means: Penstock: in the page cache, synced within half a second, or ten seconds if "
+        "less than 16 KiB were written. Redis: in memory and, unless a sync is under way, in the page cache, synced "
+        "within a second or two (appendfsync everysec). NATS: stored by the server, synced within two minutes "
+        "(sync_interval). Kafka: in the page cache, synced when the kernel does (acks=all, one replica)."
     ),
     "on-disk": (
         "On disk before the answer: Penstock: SYNC_FLUSH. Redis: appendfsync always. NATS: sync_interval always. "
