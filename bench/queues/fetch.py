@@ -3,7 +3,7 @@
 Everything goes to `.cache/peers` in the project's folder, which `make clean` removes; nothing is installed elsewhere,
 and nothing needs root. `redis`: the packages of Debian or Ubuntu, unpacked. `nats`: built with Go, through its module
 proxy. `kafka`: the broker's jars, with Maven. `clients`: the Python clients, in an environment of their own. It takes
-about 300 MB of disk and a few minutes.
+a few minutes, 150 MB there, and what Go and Maven keep in caches of their own.
 """
 
 from __future__ import annotations
