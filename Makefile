@@ -112,8 +112,10 @@ dist: setup
 wheels: setup
 	$(BIN)/python tools/build_wheels.py $(addprefix --python ,$(PYTHONS))
 
+# Everything, about an hour on a quiet machine; or ROWS of it by their names, such as goals or send-128b-64.
+ROWS ?=
 bench: setup
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(ROWS)
 
 clean:
 	rm -rf .venv .cache build dist src/*.egg-info site data penstock-demo.html

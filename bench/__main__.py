@@ -1,14 +1,21 @@
-"""The command `python -m bench`: all suites, or one with its options.
+"""The command `python -m bench`: all suites, one suite, or rows by their names.
 
-Tables go to stdout, progress to stderr. Exit status: 0 measured, even if a goal is missed; 1 a row failed;
-2 nothing was measured, and one sentence says why; 130 Ctrl-C.
+    python -m bench                            every suite, about an hour
+    python -m bench send-128b-64 catch-up      rows and groups, of whichever suites have them
+    python -m bench --only goals --rounds 5    the rows of the project's goals
+    python -m bench store --only put           one suite
+    python -m bench tables                     the tables of the documents, from the runs that were kept
+
+Tables go to stdout, progress to stderr. A full run is kept in `bench/results`, see `bench.report`; one of two source
+trees only if asked to, because it belongs to a change. Exit status: 0 measured, even if a goal is missed; 1 a row
+failed; 2 nothing was measured, and one sentence says why; 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -16,33 +23,40 @@ import typer
 from rich.console import Console
 from support.peers import PeerError
 
-from bench import PROJECT
 from bench.broker import BrokerSuite
 from bench.cold import ColdSuite
 from bench.compare import CompareSuite
 from bench.console import ConsoleSuite
+from bench.goals import GOALS
 from bench.pipeline import PipelineSuite
+from bench.pipeline.dispatch import DispatchSuite
+from bench.producer import ProducerSuite
+from bench.queues import QueuesSuite
+from bench.queues.fetch import WAYS, fetch
 from bench.recovery import RecoverySuite
 from bench.replication import ReplicationSuite
-from bench.report import Report, as_table, fill_page
+from bench.report import Report, as_table, keep, public_command, why_not_kept
 from bench.run import Options, Suite, run
 from bench.soak import CHART_FILE, JSON_FILE, NEED, SoakPlan, save, soak, summary
 from bench.spark import SparkSuite
 from bench.store import StoreSuite
+from bench.tables import write_tables
 from bench.workspace import GIB, BenchFailed
 from penstock.errors import PenstockError
-
-PAGE = PROJECT / "bench" / "NOTES.md"
 
 SUITES: tuple[Suite, ...] = (
     StoreSuite(),
     RecoverySuite(),
     BrokerSuite(),
+    ProducerSuite(),
     ReplicationSuite(),
     SparkSuite(),
     PipelineSuite(),
+    DispatchSuite(),
     ConsoleSuite(),
+    QueuesSuite(),
 )
+ALL_GOALS = "goals"
 
 _ROUNDS = Options().rounds
 Quick = Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it runs, not how fast.")]
@@ -50,16 +64,99 @@ Rounds = Annotated[int, typer.Option(min=1, help="Rounds that count, after one w
 Only = Annotated[str, typer.Option(metavar="NAMES", help="Groups or rows, joined by commas.")]
 Json = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there as well.")]
 Folder = Annotated[Path | None, typer.Option("--dir", metavar="FOLDER", help="Where the stores are created.")]
+Java = Annotated[bool, typer.Option("--java/--no-java", help="Measure the other side as well.")]
+Keep = Annotated[bool, typer.Option("--keep/--no-keep", help="Keep a full run in bench/results.")]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
-def root(context: typer.Context) -> int:
-    """Measures Penstock beside Apache RocketMQ. Without a suite: all of them."""
+def root(
+    context: typer.Context,
+    quick: Quick = False,
+    rounds: Rounds = _ROUNDS,
+    only: Annotated[
+        str,
+        typer.Option(metavar="NAMES", help="Suites, groups or rows, joined by commas; 'goals' for those of the goals."),
+    ] = "",
+    folder: Folder = None,
+    java: Java = True,
+    keep_it: Keep = True,
+) -> int:
+    """Measures Penstock beside Apache RocketMQ and others. Without names: everything, which takes about an hour."""
     if context.invoked_subcommand is not None:
         return 0
-    return max(show(measured(suite, Options(command=context.obj))) for suite in SUITES)
+    status = 0
+    for suite, names in chosen(names_of(only)):
+        try:
+            report = measured(suite, Options(quick, rounds, names, folder, java, context.obj))
+        except (BenchFailed, PeerError, PenstockError) as error:  # the other suites still count
+            print(f"bench {suite.name}: {error}", file=sys.stderr)
+            status = 2
+            continue
+        status = max(status, show(report))
+        if keep_it:
+            keep_full(report)
+    return status
+
+
+def chosen(only: Sequence[str], suites: Sequence[Suite] = SUITES) -> list[tuple[Suite, tuple[str, ...]]]:
+    """The suites that have one of these names, with the names that are theirs; none of a suite's means all of it.
+
+    Raises BenchFailed for a name that no suite has.
+    """
+    if not only:
+        return [(suite, ()) for suite in suites]
+    found: list[tuple[Suite, tuple[str, ...]]] = []
+    known = {ALL_GOALS}
+    for suite in suites:
+        tasks = suite.tasks(Path("unused"), quick=True)  # starts nothing
+        theirs = {task.group for task in tasks} | {row.name for task in tasks for row in task.rows}
+        known |= {suite.name, *theirs}
+        wanted = tuple(name for name in only if name in theirs)
+        if ALL_GOALS in only:
+            wanted += tuple(name for name in GOALS.get(suite.name, ()) if name in theirs)
+        if suite.name in only:
+            found.append((suite, ()))
+        elif wanted:
+            found.append((suite, wanted))
+    if unknown := [name for name in only if name not in known]:
+        names = ", ".join(suite.name for suite in suites)
+        raise BenchFailed(
+            f"there is nothing called '{unknown[0]}'; suites are {names}; 'python -m bench SUITE --only x' "
+            "names the groups and rows of one"
+        )
+    return found
+
+
+def keep_full(report: Report) -> None:
+    """Keeps a full run; says why if it is none."""
+    reason = why_not_kept(report)
+    if not reason:
+        try:
+            reason = f"kept in bench/results/{keep(report).name}; 'python -m bench tables' shows it in the documents"
+        except BenchFailed as error:
+            reason = str(error)
+    else:
+        reason = f"not kept in bench/results: {reason}"
+    print(f"bench {report.suite}: {reason}", file=sys.stderr)
+
+
+@app.command("tables", help="Writes the tables of the documents from the runs that were kept.")
+def command_of_tables() -> int:
+    changed = write_tables()
+    print(*(page.name for page in changed), sep="\n", end="\n" if changed else "")
+    if any(page.name.startswith("README") for page in changed):
+        print("both READMEs have new figures: run 'make translated PAGES=README.zh.md'", file=sys.stderr)
+    return 0
+
+
+@app.command("fetch", help="Fetches the servers and clients that the suite queues is compared with.")
+def command_of_fetch(
+    names: Annotated[list[str] | None, typer.Argument(help=f"Some of {', '.join(WAYS)}; all by default.")] = None,
+) -> int:
+    fetch(names or (), lambda step: print(step, file=sys.stderr, flush=True))
+    return 0
 
 
 def command_of(suite: Suite) -> Callable[..., int]:
@@ -72,8 +169,8 @@ def command_of(suite: Suite) -> Callable[..., int]:
         only: Only = "",
         json: Json = None,
         folder: Folder = None,
-        java: Annotated[bool, typer.Option("--java/--no-java", help="Measure the other side as well.")] = True,
-        write_docs: Annotated[bool, typer.Option("--write-docs", help="Put the table into bench/NOTES.md.")] = False,
+        java: Java = True,
+        keep_it: Keep = True,
         again: Annotated[
             Path | None, typer.Option("--from", metavar="FILE", help="Show the report of a run; measure nothing.")
         ] = None,
@@ -83,8 +180,8 @@ def command_of(suite: Suite) -> Callable[..., int]:
         status = show(report)
         if json is not None:
             report.save(json)
-        if write_docs:
-            fill_page(report, PAGE)
+        if keep_it and again is None:
+            keep_full(report)
         return status
 
     return command
@@ -109,12 +206,16 @@ def command_of_trees(suite: type[CompareSuite | ColdSuite]) -> Callable[..., int
         only: Only = "",
         json: Json = None,
         folder: Folder = None,
+        keep_it: Annotated[bool, typer.Option("--keep", help="Keep a full run in bench/results.")] = False,
     ) -> int:
         options = Options(quick, rounds, names_of(only), folder, command=context.obj)
         report = measured(suite(before, after, dict(each.split("=", 1) for each in changes or ())), options)
         if json is not None:
             report.save(json)
-        return show(report)
+        status = show(report)
+        if keep_it:
+            keep_full(report)
+        return status
 
     return command
 
@@ -149,6 +250,9 @@ def command_of_soak(
     return 1 if result.findings else 0
 
 
+COMMANDS = {each.name for each in app.registered_commands}
+
+
 def names_of(only: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in only.split(",") if name.strip())
 
@@ -177,7 +281,10 @@ def show(report: Report) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    command = shlex.join(["python", "-m", "bench", *given])
+    command = public_command(given)
+    names = list(takewhile(lambda word: not word.startswith("-"), given))
+    if names and names[0] not in COMMANDS:
+        given = ["--only", ",".join(names), *given[len(names) :]]
     try:
         status = app(args=given, obj=command, prog_name="python -m bench", standalone_mode=False)
     except (BenchFailed, PeerError, PenstockError, OSError) as error:

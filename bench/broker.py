@@ -23,7 +23,7 @@ from bench import PROJECT
 from bench.load import PAGE, generate, send_frame
 from bench.processes import JAVA_BROKER, BrokerProcess, JavaBroker, PenstockBroker, class_path, resident_bytes
 from bench.report import java_versions
-from bench.run import JAVA, OURS, SIZE_IDS, SIZE_NAMES, Goal, Row, Run, Stopwatch, Task
+from bench.run import JAVA, OURS, SIZE_IDS, SIZE_NAMES, Goal, Row, Run, Stopwatch, Task, cpu_seconds
 from bench.store import settings_of
 from bench.workspace import GIB, MIB
 from penstock.format.index_layout import IndexGeometry
@@ -190,14 +190,15 @@ class BrokerSuite:
 
         for body in BODIES:
             for window in WINDOWS:
-                found.append(task("send", (send_row(body, window),), partial(send, sizes, body, window)))
+                row = send_row(body, window)
+                found.append(task("send", (row, row.cpu_row()), partial(send, sizes, body, window)))
         title = "send batches of 32, 128 B, 16 in flight"
         row = Row("batch-128b", title, "messages/s", AS_FAST, field="publishRate")
         found.append(task("batch", (row,), partial(send_batches, sizes)))
         for body in BODIES:
             title = f"consume, {SIZE_NAMES[body]}, pulls of 32, 16 in flight"
             row = Row(f"consume-{SIZE_IDS[body]}", title, "messages/s", AS_FAST, field="consumeRate")
-            found.append(task("consume", (row,), partial(consume, sizes, body)))
+            found.append(task("consume", (row, row.cpu_row()), partial(consume, sizes, body)))
         rows = latency_rows("endToEndLatency", "end to end", sizes.rate, goal=AS_FAST)
         rows += latency_rows("publishLatency", "send to answer", sizes.rate)
         found.append(task("latency", rows, partial(latency, sizes)))
@@ -244,13 +245,13 @@ def send(sizes: Sizes, body: int, window: int, side: Warm) -> Run:
     """Single messages on one connection."""
     count = sizes.run_serially if window == 1 else sizes.many
     done, cpu = side.ask(do="send", topic="sends", body=body, count=count, window=window)
-    return Run.of(count / done["seconds"], {"messages": int(done["replies"])}, cpu)
+    return Run.of(count / done["seconds"], {"messages": int(done["replies"])}, cpu, count)
 
 
 def send_batches(sizes: Sizes, side: Warm) -> Run:
     """Code 320: 32 messages in one request."""
     done, cpu = side.ask(do="batch", topic="sends", body=128, count=sizes.many, messages=_BATCH, window=_WINDOW)
-    return Run.of(sizes.many / done["seconds"], {"batches": int(done["replies"])}, cpu)
+    return Run.of(sizes.many / done["seconds"], {"batches": int(done["replies"])}, cpu, sizes.many)
 
 
 def consume(sizes: Sizes, body: int, side: Warm) -> Run:
@@ -258,7 +259,7 @@ def consume(sizes: Sizes, body: int, side: Warm) -> Run:
     count, passes = sizes.many, sizes.passes
     done, cpu = side.ask(do="pull", topic=side.filled(body), count=count, passes=passes, window=_WINDOW)
     work = {"pulls": int(done["replies"]), "body bytes": int(done["body_bytes"])}
-    return Run.of(count * passes / done["seconds"], work, cpu)
+    return Run.of(count * passes / done["seconds"], work, cpu, count * passes)
 
 
 def latency_rows(field: str, title: str, rate: int, *, goal: Goal | None = None) -> tuple[Row, ...]:
@@ -290,7 +291,7 @@ def start(broker: BrokerProcess) -> Run:
         took = broker.start()
         time.sleep(_SETTLE_S)
         (pid,) = broker.pids
-        return Run({"value": took, "memory": float(resident_bytes(pid))}, {"messages": 1})
+        return Run({"value": took, "memory": float(resident_bytes(pid))}, {"messages": 1}, cpu_seconds(pid))
     finally:
         broker.stop()
 
@@ -305,6 +306,7 @@ def generator_alone(sizes: Sizes, window: int, reply: int) -> Run:
             assert sink.stdout is not None
             port = int(sink.stdout.readline())
             done = generate(do="send", topic="sink", port=port, body=128, count=count, window=window)
+            cpu = cpu_seconds(sink.pid)
         finally:
             sink.kill()
-    return Run.of(count * (PAGE if reply else 1) / done["seconds"], {"replies": int(done["replies"])})
+    return Run.of(count * (PAGE if reply else 1) / done["seconds"], {"replies": int(done["replies"])}, cpu)

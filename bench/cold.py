@@ -25,7 +25,7 @@ import msgspec
 from bench.compare import BEFORE, Tree
 from bench.load import QUEUES, generate
 from bench.processes import PenstockBroker
-from bench.run import OURS, Goal, Row, Run, Task, no_peer
+from bench.run import OURS, Goal, Row, Run, Stopwatch, Task, no_peer
 from bench.workspace import MIB, BenchFailed
 
 _BODY = 1024
@@ -109,7 +109,8 @@ class ColdSuite:
                 faults = major_faults(broker.pids[0])
                 reading = pool.submit(read_old, broker.port, topics, sizes, stop)
                 try:
-                    beside = paced(topic="beside")
+                    with Stopwatch(*broker.pids) as took:
+                        beside = paced(topic="beside")
                 finally:
                     stop.set()
                 read = reading.result()
@@ -117,7 +118,7 @@ class ColdSuite:
         finally:
             broker.stop()
         times = {"alone": alone["publishLatency99pct"], "cold": beside["publishLatency99pct"]}
-        return Run({**times, "times": times["cold"] / times["alone"], "faults": faults, "read": read}, {})
+        return Run({**times, "times": times["cold"] / times["alone"], "faults": faults, "read": read}, {}, took.cpu)
 
     def peer(self, folder: Path, quick: bool) -> AbstractContextManager[dict[str, str]]:
         return no_peer()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bench import PROJECT
-from bench.run import cpu_seconds
+from bench.run import cpu_seconds, process_tree
 from bench.workspace import BenchFailed
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ class Pinned:
             self._process = subprocess.Popen(order, cwd=PROJECT, stdin=pipe, stdout=pipe, text=True)
         return self._process
 
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of the process and all that it has started, since its start."""
+        return 0.0 if self._process is None else cpu_seconds(self._process.pid)
+
     def stop(self) -> None:
         """Does nothing if nothing runs."""
         process, self._process = self._process, None
@@ -102,43 +107,11 @@ def call(spark: SparkSession | None, name: str, given: dict[str, Any]) -> dict[s
     module, _, function = name.partition(":")
     called = getattr(importlib.import_module(module), function)
     with _Memory() as memory:
-        cpu, started = tree_cpu_seconds(os.getpid()), time.perf_counter()
+        cpu, started = cpu_seconds(os.getpid()), time.perf_counter()
         returned = called(spark, **given)
         took = time.perf_counter() - started
-        cpu = tree_cpu_seconds(os.getpid()) - cpu
+        cpu = cpu_seconds(os.getpid()) - cpu
     return {**returned, "seconds": took, "cpu": cpu, "memory": memory.most}
-
-
-def tree_cpu_seconds(root: int) -> float:
-    """CPU time of a process and of all processes below it that still run."""
-    total = 0.0
-    for pid, _ in _tree(root):
-        try:
-            total += cpu_seconds(pid)
-        except OSError:  # it has ended meanwhile
-            continue
-    return total
-
-
-def _tree(root: int) -> list[tuple[int, dict[str, str]]]:
-    """A process and all processes below it: their ids and what /proc says of their status."""
-    below: dict[int, list[int]] = {}
-    status: dict[int, dict[str, str]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            lines = (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:  # it has ended
-            continue
-        said = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-        below.setdefault(int(said["PPid"]), []).append(int(folder.name))
-        status[int(folder.name)] = said
-    found, waiting = [], [root]
-    while waiting:
-        pid = waiting.pop()
-        if pid in status:
-            found.append((pid, status[pid]))
-        waiting += below.get(pid, [])
-    return found
 
 
 class _Memory:
@@ -158,8 +131,8 @@ class _Memory:
             self.most = max(self.most, self._held())
 
     def _held(self) -> int:
-        pythons = [said for _, said in _tree(os.getpid()) if said["Name"].startswith("python")]
-        return sum(int(said.get("RssAnon", "0 kB").split()[0]) * 1024 for said in pythons)
+        found = [pid for pid, each in process_tree(os.getpid()) if each.name.startswith("python")]
+        return sum(anonymous_bytes(pid) for pid in found)
 
     def __enter__(self) -> _Memory:
         self._thread.start()
@@ -168,6 +141,16 @@ class _Memory:
     def __exit__(self, *error: object) -> None:
         self._ending.set()
         self._thread.join()
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Resident memory of a process that no file backs; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return 0
+    said = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return int(said.get("RssAnon", "0 kB").split()[0]) * 1024
 
 
 def serve(folder: str, cores: list[str], orders: TextIO, answers: TextIO) -> None:

@@ -30,7 +30,7 @@ from bench.run import NoPeer, Stopwatch
 from bench.workspace import BenchFailed
 
 HEAP = "2g"
-JAVA_BROKER = PROJECT / "tests" / "clients" / "java_broker"
+JAVA_BROKER = java_peer.JAVA / "broker"
 _UP_WITHIN_S = 60.0
 _DOWN_WITHIN_S = 30.0
 _POLL_S = 0.005
@@ -50,6 +50,15 @@ def end_child(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
 def resident_bytes(pid: int) -> int:
     """Resident memory of a process (VmRSS)."""
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def is_listening(port: int) -> bool:
+    """Whether clients can connect to this port of the loopback interface."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    except OSError:
+        return False
+    return True
 
 
 # -- Java ----------------------------------------------------------------------------------------------------
@@ -151,11 +160,7 @@ class BrokerProcess:
 
     def is_listening(self) -> bool:
         """Whether clients can connect."""
-        try:
-            socket.create_connection(("127.0.0.1", self.port), 5).close()
-        except OSError:
-            return False
-        return True
+        return is_listening(self.port)
 
     def takes_messages(self) -> bool:
         """Sends one message; returns whether it was acknowledged."""

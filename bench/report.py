@@ -1,7 +1,8 @@
-"""A report is what a run leaves: the JSON file, and the same as a table for a terminal or for the lab book.
+"""A report is what a run leaves: the JSON file, and the same as a table for a terminal or for a document.
 
-It names the machine and the versions, because a reader needs them to judge the figures. Tables in `NOTES.md` come from
-a report and from nowhere else: `fill_page` puts them between two markers.
+It names the machine and the versions, because a reader needs them to judge the figures. A full run is kept in
+`bench/results/SUITE.json` (`keep`), from which `bench.tables` makes the tables of the documents. A row's last full run
+replaces the one before, so the rows of a file may come from several runs. A kept file names no folder and no host.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import subprocess
+import tempfile
+from collections.abc import Sequence
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -18,13 +22,17 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from bench import PROJECT
 from bench.run import Goal, Result, Spread, Unit
 from bench.workspace import BenchFailed
 from penstock.format import kernels
 
 MIN_ROUNDS = 3
 """Fewer rounds than this have no meaningful median."""
+RESULTS = PROJECT / "bench" / "results"
+_SHORT = {"ms": "ms", "us": "µs"}
 _PACKAGES = ("penstock", "numpy", "msgspec", "pyarrow", "pyspark")
+_OURS_AND_JAVA = {*_PACKAGES, "python", "kernels", "java", "rocketmq-store"}
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -111,6 +119,8 @@ class Report(msgspec.Struct, frozen=True):
     results: list[Result]
     sides: tuple[str, str] = ("Penstock", "Java")
     """The two sides as the table calls them."""
+    remarks: list[str] = []
+    """What the tasks say of their figures."""
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -130,7 +140,7 @@ class Report(msgspec.Struct, frozen=True):
 
     def notes(self) -> list[str]:
         """What a reader must know beside the table."""
-        found = []
+        found = list(self.remarks)
         if self.quick:
             found.append("Quick sizes: this shows that it runs, not how fast it is.")
         if self.rounds < MIN_ROUNDS:
@@ -162,11 +172,12 @@ class Report(msgspec.Struct, frozen=True):
             original = versions.get("rocketmq-store")
             name = f"Apache RocketMQ {original}" if original else f"Spark {versions['pyspark']}"
             peer = f"{name} on Java {versions['java']}, "
+        peer += "".join(f"{name} {version}, " for name, version in versions.items() if name not in _OURS_AND_JAVA)
         day = datetime.fromisoformat(self.date).strftime("%Y-%m-%d")
         return (
             f"{day}, `{self.command}`: {machine.cores} cores of {machine.cpu}, {machine.memory_bytes / 2**30:.0f} GiB, "
             f"{machine.kernel}, {machine.file_system}, Penstock {versions['penstock']} on Python {versions['python']}, "
-            f"{peer}rounds: {self.rounds}."
+            f"{peer}rounds: {self.rounds}, load average {machine.load_average[0]:.1f} at the start."
         )
 
 
@@ -185,14 +196,17 @@ def as_table(report: Report) -> Table:
 
 
 def as_markdown(report: Report) -> str:
-    """For the lab book."""
+    """For a document."""
     lines = ["| " + " | ".join(report.heads) + " |", "|---|" + "---:|" * 6 + "---|"]
     lines += ["| " + " | ".join(cells(result)) + " |" for result in report.results]
     return "\n".join([*lines, "", report.facts(), *report.notes()])
 
 
 def cells(result: Result) -> tuple[str, ...]:
-    """The texts of one line, in the order of the report's heads; CPU seconds are medians of both sides."""
+    """The texts of one line, in the order of the report's heads.
+
+    CPU times are medians of both sides: seconds of a round, or microseconds for each message.
+    """
     row = result.row
     goal = "" if row.goal is None else goal_text(row.goal, row.unit)
     if result.ours is None:
@@ -206,7 +220,8 @@ def cells(result: Result) -> tuple[str, ...]:
     ours = figure(result.ours.median, row.unit)
     if row.body_bytes:
         ours += f" ({result.ours.median * row.body_bytes / 1e6:.0f} MB/s)"
-    cpu = " / ".join(figure(each.median, "s") for each in (result.cpu, result.java_cpu) if each is not None)
+    unit: Unit = "us" if result.cpu_each else "s"
+    cpu = " / ".join(figure(each.median, unit) for each in (result.cpu, result.java_cpu) if each is not None)
     return row.title, ours, java, ratio, spread, cpu, goal, met
 
 
@@ -225,7 +240,7 @@ def figure(value: float, unit: Unit) -> str:
     if unit == "times":
         return f"{value:.3g}"
     if unit in ("ms", "us"):
-        return f"{value:.3g} {'ms' if unit == 'ms' else 'µs'}"
+        return f"{value:,.0f} {_SHORT[unit]}" if value >= 1000 else f"{value:.3g} {_SHORT[unit]}"
     suffix = " B" if unit == "bytes" else " /s"
     for limit, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= limit:
@@ -237,20 +252,70 @@ def _span(spread: Spread, unit: Unit) -> str:
     return f"{figure(spread.least, unit)} - {figure(spread.most, unit)}"
 
 
-# -- the lab book -------------------------------------------------------------------------------------------
+# -- kept runs ----------------------------------------------------------------------------------------------
 
 
-def fill_page(report: Report, page: Path) -> None:
-    """Puts the table between the page's markers. Raises BenchFailed if the run was not a whole one."""
-    partial = report.quick or not report.whole or report.java_left_out or report.failed
-    if partial or report.rounds < MIN_ROUNDS:
-        raise BenchFailed(
-            f"the documents take a whole run only: all rows, with Java, at least {MIN_ROUNDS} rounds, not --quick"
-        )
-    begin, end = f"<!-- bench:{report.suite} -->\n", f"<!-- bench:{report.suite} end -->\n"
-    text = page.read_text(encoding="utf-8")
-    if text.count(begin) != 1 or text.count(end) != 1:
-        raise BenchFailed(f"{page} has no place for the table: the lines '{begin.strip()}' and '{end.strip()}'")
-    before, _, rest = text.partition(begin)
-    after = rest.partition(end)[2]
-    page.write_text(f"{before}{begin}{as_markdown(report)}\n{end}{after}", encoding="utf-8")
+class Kept(msgspec.Struct, frozen=True):
+    """The last full run of each row of a suite: reports whose rows no later one has, newest last."""
+
+    suite: str
+    runs: list[Report]
+
+    @classmethod
+    def load(cls, suite: str, folder: Path = RESULTS) -> Kept:
+        """Empty if nothing was kept. Raises BenchFailed if the file is not what `keep` writes."""
+        path = folder / f"{suite}.json"
+        if not path.exists():
+            return cls(suite, [])
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except msgspec.DecodeError as error:
+            raise BenchFailed(f"{path.name} holds no kept runs: {error}") from error
+
+    def results(self) -> dict[str, Result]:
+        """By the names of their rows."""
+        return {result.row.name: result for run in self.runs for result in run.results}
+
+
+def why_not_kept(report: Report) -> str:
+    """Why a run is not a full one; empty if it is."""
+    if report.quick:
+        return "its sizes are those of --quick"
+    if report.rounds < MIN_ROUNDS:
+        return f"it has fewer than {MIN_ROUNDS} rounds"
+    if report.java_left_out:
+        return f"{report.sides[1]} was left out"
+    return "" if any(each.status == "measured" for each in report.results) else "no row has figures"
+
+
+def keep(report: Report, folder: Path = RESULTS) -> Path:
+    """Keeps the measured rows of a full run. Raises BenchFailed if it is none, or names a folder or the host."""
+    if reason := why_not_kept(report):
+        raise BenchFailed(f"the run is not kept: {reason}")
+    new = msgspec.structs.replace(report, results=[each for each in report.results if each.status == "measured"])
+    names = {each.row.name for each in new.results}
+    older = [
+        msgspec.structs.replace(run, results=[each for each in run.results if each.row.name not in names])
+        for run in Kept.load(report.suite, folder).runs
+    ]
+    kept = Kept(report.suite, [*(run for run in older if run.results), new])
+    data = msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n"
+    if found := private_words(data.decode()):
+        raise BenchFailed(f"the run is not kept: it names {', '.join(found)}")
+    path = folder / f"{report.suite}.json"
+    path.write_bytes(data)
+    return path
+
+
+def private_words(text: str) -> list[str]:
+    """What a kept file must not name and this one does: this machine's folders and its name, if that tells anything."""
+    words = {str(PROJECT), str(Path.home()), tempfile.gettempdir(), platform.node()} - {"localhost", "penstock"}
+    return sorted(
+        word for word in words if len(word) > 3 and re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w-])", text)
+    )
+
+
+def public_command(words: Sequence[str]) -> str:
+    """A command line of `bench` for a report: names of files and folders are left out."""
+    shown = ["PATH" if "/" in word and "=" not in word else re.sub(r"=.*/.*", "=PATH", word) for word in words]
+    return shlex.join(["python", "-m", "bench", *shown])

@@ -3,12 +3,15 @@
 A suite is a list of tasks. A `Task` names its sides, each a function that does the work once and returns a `Run`, and
 the rows that its sides fill. A `Row` names the side it shows, the side it is compared with, the unit, and which figure
 of a `Run` it takes. One warm-up round is not counted. The order of the sides is reversed from round to round; no round
-is dropped. Every side must do the same work in every round, or the rows hold no figures and say so.
+is dropped. Every side must do the same work in every round, or the rows that show it hold no figures and say so.
+
+CPU time is that of whole process trees: a process, all that it has started, and all of those that have ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,10 +29,13 @@ if TYPE_CHECKING:
 Unit = Literal["messages/s", "queries/s", "GB/s", "s", "ms", "us", "bytes", "times"]
 Tell = Callable[[str], None]
 VALUE = "value"
+CPU = "cpu"
+"""The figure of a `Run` with CPU microseconds for each message, see `Run.of`."""
 OURS, JAVA = "ours", "java"
 SIZE_IDS = {100: "100b", 128: "128b", 1024: "1k"}
 SIZE_NAMES = {100: "100 B", 128: "128 B", 1024: "1 KB"}
 """Sizes of bodies, in the names and in the titles of rows."""
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class NoPeer(Exception):
@@ -71,6 +77,20 @@ class Row(msgspec.Struct, frozen=True):
     """The side that the ratio refers to; ignored if the task has no such side."""
     figure: str = VALUE
 
+    def cpu_row(self, goal: Goal | None = None) -> Row:
+        """The row beside this one that shows CPU time for each message."""
+        return msgspec.structs.replace(
+            self,
+            name=f"{self.name}-cpu",
+            title=f"{self.title}: CPU time a message",
+            unit="us",
+            goal=goal,
+            less_is_better=True,
+            field="",
+            body_bytes=0,
+            figure=CPU,
+        )
+
 
 class Run(msgspec.Struct, frozen=True):
     """What one side did in one round."""
@@ -80,11 +100,14 @@ class Run(msgspec.Struct, frozen=True):
     """Counts that must be equal in all rounds of all sides."""
     cpu: float | None = None
     """CPU seconds of the measured process or processes."""
+    messages: int = 0
+    """For how many messages, where CPU time is shown for each of them; 0 otherwise."""
 
     @classmethod
-    def of(cls, value: float, work: dict[str, int], cpu: float | None = None) -> Run:
-        """A run with one figure."""
-        return cls({VALUE: value}, work, cpu)
+    def of(cls, value: float, work: dict[str, int], cpu: float | None = None, messages: int = 0) -> Run:
+        """A run with one figure; with a number of `messages` also their CPU time, for `Row.cpu_row`."""
+        each = {CPU: cpu / messages * 1e6} if messages and cpu is not None else {}
+        return cls({VALUE: value, **each}, work, cpu, messages)
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -96,6 +119,10 @@ class Task(msgspec.Struct, frozen=True):
     sides: Mapping[str, Callable[[], Run]]
     missing: str = ""
     """Why it cannot be measured here; empty if it can."""
+    absent: Mapping[str, str] = {}
+    """Why single sides cannot be measured here, by their names; they are not among `sides`."""
+    remarks: tuple[str, ...] = ()
+    """What a reader must know beside the figures: whole sentences."""
 
 
 # -- results -------------------------------------------------------------------------------------------------
@@ -133,30 +160,49 @@ class Result(msgspec.Struct, frozen=True):
     met: bool | None = None
     note: str = ""
     cpu: Spread | None = None
+    """CPU seconds of our side; microseconds for each message if `cpu_each`."""
     java_cpu: Spread | None = None
+    cpu_each: bool = False
 
 
 def measure(task: Task, rounds: int, tell: Tell, *, with_peer: bool = True) -> list[Result]:
-    """Runs a task: one warm-up, then `rounds` rounds. Without a peer only the sides run that a row shows as ours."""
+    """Runs a task: one warm-up, then `rounds` rounds. Without a peer only the sides run that a row shows as ours.
+
+    A side that fails is left out from then on, and the rows that show it have no figures.
+    """
     if task.missing:
         return [Result(row, "not yet", note=task.missing) for row in task.rows]
     shown = {row.side for row in task.rows}
     sides = [name for name in task.sides if with_peer or name in shown]
     runs: dict[str, list[Run]] = {name: [] for name in sides}
+    failed: dict[str, str] = {}
     first: Run | None = None
-    try:
-        for number in range(rounds + 1):
-            tell(f"round {number} of {rounds}" if number else "warm-up")
-            for name in reversed(sides) if number % 2 else sides:
+    for number in range(rounds + 1):
+        tell(f"round {number} of {rounds}" if number else "warm-up")
+        for name in reversed(sides) if number % 2 else sides:
+            if name in failed:
+                continue
+            try:
                 run = task.sides[name]()
                 first = first or run
                 if run.work != first.work:
                     raise BenchFailed(f"not the same work was done: {first.work} and {run.work}")
                 runs[name].append(run)
-    except BenchFailed as failure:
-        return [Result(row, "failed", note=str(failure)) for row in task.rows]
+            except BenchFailed as failure:
+                failed[name] = str(failure)
     counted = {name: done[1:] for name, done in runs.items()}
-    return [summarise(row, counted[row.side], counted.get(row.beside, [])) for row in task.rows]
+    return [_result(row, counted, failed, task.absent) for row in task.rows]
+
+
+def _result(
+    row: Row, runs: Mapping[str, Sequence[Run]], failed: Mapping[str, str], absent: Mapping[str, str]
+) -> Result:
+    for side in (row.side, row.beside):
+        if side in failed:
+            return Result(row, "failed", note=failed[side])
+        if side in absent:
+            return Result(row, "not yet", note=absent[side])
+    return summarise(row, runs[row.side], runs.get(row.beside, []))
 
 
 def summarise(row: Row, ours: Sequence[Run], java: Sequence[Run] = ()) -> Result:
@@ -168,28 +214,77 @@ def summarise(row: Row, ours: Sequence[Run], java: Sequence[Run] = ()) -> Result
         ratio = Ratio(_ratio(row, statistics.median(mine), statistics.median(theirs)), min(pairs), max(pairs))
     met = None if row.goal is None else row.goal.is_met(statistics.median(mine), None if ratio is None else ratio.value)
     other = Spread.of(theirs) if theirs else None
-    return Result(row, "measured", Spread.of(mine), other, ratio, met, cpu=_cpu(ours), java_cpu=_cpu(java))
+    each = all(run.messages for run in (*ours, *java))
+    cpu, java_cpu = (_cpu(runs, each) for runs in (ours, java))
+    return Result(row, "measured", Spread.of(mine), other, ratio, met, cpu=cpu, java_cpu=java_cpu, cpu_each=each)
 
 
 def _ratio(row: Row, ours: float, java: float) -> float:
     return java / ours if row.less_is_better else ours / java
 
 
-def _cpu(runs: Sequence[Run]) -> Spread | None:
-    seconds = [run.cpu for run in runs if run.cpu is not None]
-    return Spread.of(seconds) if seconds else None
+def _cpu(runs: Sequence[Run], each: bool) -> Spread | None:
+    spent = [run.cpu / run.messages * 1e6 if each else run.cpu for run in runs if run.cpu is not None]
+    return Spread.of(spent) if spent else None
 
 
 # -- CPU time ------------------------------------------------------------------------------------------------
 
 
 def cpu_seconds(*pids: int) -> float:
-    """CPU time of these processes so far, all their threads, in nanosecond resolution."""
-    return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)  # Linux: the CPU-time clock of another process
+    """CPU time of these processes so far, all their threads, and of all that they have started, ended ones included.
+
+    Processes that run are read in nanoseconds; those that have ended and were waited for in hundredths of a second.
+    """
+    return sum(_own_cpu_seconds(pid) + _cpu_seconds_below(pid) for pid in pids)
+
+
+def _own_cpu_seconds(pid: int) -> float:
+    return time.clock_gettime((~pid << 3) | 2)  # Linux: the CPU-time clock of another process
+
+
+def _cpu_seconds_below(root: int) -> float:
+    """Of the processes below one, and of the ended children of all of them."""
+    total = 0.0
+    for pid, said in process_tree(root):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            total += said.ended_children_s + (_own_cpu_seconds(pid) if pid != root else 0.0)
+    return total
+
+
+class Process(msgspec.Struct, frozen=True):
+    """What /proc says of a process."""
+
+    parent: int
+    name: str
+    ended_children_s: float
+    """CPU time of its children that have ended and of theirs, in hundredths of a second."""
+
+
+def process_tree(root: int) -> list[tuple[int, Process]]:
+    """A process and all processes below it."""
+    below: dict[int, list[int]] = {}
+    known: dict[int, Process] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            head, _, tail = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+        except OSError:  # it has ended
+            continue
+        fields, pid = tail.split(), int(folder.name)
+        ended = (int(fields[13]) + int(fields[14])) / _TICKS
+        known[pid] = Process(int(fields[1]), head.partition("(")[2], ended)
+        below.setdefault(known[pid].parent, []).append(pid)
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        if pid in known:
+            found.append((pid, known[pid]))
+        waiting += below.get(pid, [])
+    return found
 
 
 class Stopwatch:
-    """Wall-clock and CPU seconds of a `with` block: of this process, or of the processes with these ids."""
+    """Wall-clock and CPU seconds of a `with` block: of this process, or of the processes with these ids and below."""
 
     def __init__(self, *pids: int) -> None:
         self._pids = pids
@@ -280,6 +375,7 @@ def run(suite: Suite, options: Options, tell: Tell) -> Report:
             java_left_out=left_out,
             results=results,
             sides=suite.sides,
+            remarks=list(dict.fromkeys(remark for task in chosen for remark in task.remarks)),
         )
 
 

@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench.pinned import tree_cpu_seconds
 from bench.processes import PenstockBroker
 from bench.report import java_versions
 from bench.run import OURS, SIZE_IDS, SIZE_NAMES, Goal, NoPeer, Row, Run, Stopwatch, Task
@@ -237,16 +236,14 @@ def task(places: Places, group: str, title: str, wanted: Wanted, answer: Callabl
 def ask(places: Places, side: str, wanted: Wanted, answer: Callable[[DataFrame, Path], int]) -> Run:
     """Rows a second, from `load` to the answer. Raises BenchFailed if the number of rows is wrong."""
     frame = places.prepared(side, wanted)
-    cpu = tree_cpu_seconds(os.getpid())
-    with Stopwatch() as took:
+    with Stopwatch(os.getpid()) as took:
         seen = answer(frame(wanted), places.output)
-    cpu = tree_cpu_seconds(os.getpid()) - cpu
     if answer is to_parquet:
         seen = sum(pq.read_metadata(file).num_rows for file in places.output.glob("*.parquet"))
     expected = places.pulled_rows if side == "broker" else places.rows
     if seen != expected:
         raise BenchFailed(f"{side} gave {seen} rows and has {expected}")
-    return Run.of(seen / took.seconds, {"rows": places.rows}, cpu)
+    return Run.of(seen / took.seconds, {"rows": places.rows}, took.cpu)
 
 
 # -- the four places -----------------------------------------------------------------------------------------

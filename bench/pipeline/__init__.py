@@ -8,7 +8,7 @@ figure is the same. The start of a session has rows of its own.
 start. A store is filled once and rebuilt in place again and again; RocketMQ has a copy whose queues and index are
 removed before each round. Sessions are started once and stay warm. Everything is in the page cache.
 
-`dispatch` beside this file is a command of its own.
+`dispatch` beside this file is a suite of its own.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def session_start(cores: int, folder: Path) -> Run:
     try:
         with Stopwatch() as took:
             process.ask(f"{__name__}:first_answer")
-        return Run.of(took.seconds, {"sessions": 1})
+        return Run.of(took.seconds, {"sessions": 1}, process.cpu)
     finally:
         process.stop()
 

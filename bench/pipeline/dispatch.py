@@ -1,33 +1,111 @@
-"""How long a message takes from its producer to a waiting consumer, with inline and with external dispatch.
+"""The suite `external-dispatch`: how long a message takes to a waiting consumer, with inline and external dispatch.
 
-    python -m bench.pipeline.dispatch [--messages 300] [--every 0.05] [--master 'local[2]']
-
-One broker, one producer that sends a message now and then, one consumer whose long poll waits for it, all over
-loopback; with external dispatch also `penstock pipeline dispatch`, as an application of its own. A message carries when
-it was sent; the consumer notes when it came. The first messages, which wait for Spark to start, do not count.
+One broker, one producer that sends a message now and then, one consumer whose long poll waits for it, all in this
+process over loopback; with external dispatch also `penstock pipeline dispatch`, as an application of its own, which is
+started for each round. A message carries when it was sent; the consumer notes when it came. The first messages, which
+wait for Spark to start, do not count. CPU time is that of all of it, the start of the application included.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from bench.run import OURS, Row, Run, Stopwatch, Task, no_peer
+from bench.spark import lacking
+from bench.workspace import GIB, BenchFailed
 from penstock.client.message import Message
 from penstock.client.sync import Producer, PullConsumer
 from penstock.testing import broker
 
+INLINE = "inline"
+PERCENTILES = (50, 90, 99)
 _START_S = 300.0
+_DOWN_S = 60.0
+_FIRST = 20
 
 
-def percentile(sorted_values: list[float], percent: int) -> float:
-    return sorted_values[min(len(sorted_values) * percent // 100, len(sorted_values) - 1)]
+class Sizes(msgspec.Struct, frozen=True):
+    """How many messages a round sends, and the seconds between two of them."""
+
+    messages: int
+    every_s: float
+
+
+FULL = Sizes(messages=200, every_s=0.05)
+QUICK = Sizes(messages=5, every_s=0.01)
+
+
+class DispatchSuite:
+    """See the module. `master`: Spark's."""
+
+    name = "external-dispatch"
+    summary = "From a producer to a waiting consumer, with external and inline dispatch."
+    sides = ("External", "Inline")
+
+    def __init__(self, master: str = "local[2]") -> None:
+        self._master = master
+
+    def need(self, quick: bool) -> int:
+        return 4 * GIB
+
+    def tasks(self, folder: Path, quick: bool) -> list[Task]:
+        sizes = QUICK if quick else FULL
+        rows = tuple(
+            Row(
+                f"external-p{percent}",
+                f"to a waiting consumer: p{percent}",
+                "ms",
+                None,
+                True,
+                beside=INLINE,
+                figure=f"p{percent}",
+            )
+            for percent in PERCENTILES
+        )
+        sides = {
+            OURS: partial(self._round, "external", folder, sizes),
+            INLINE: partial(self._round, INLINE, folder, sizes),
+        }
+        return [Task("external", rows, sides, lacking())]
+
+    def _round(self, kind: str, folder: Path, sizes: Sizes) -> Run:
+        with (
+            broker({"T": 1}, store_path=folder / kind / "store", settings={"dispatch": kind}) as served,
+            Stopwatch(os.getpid()) as took,
+        ):
+            job: subprocess.Popen[bytes] | None = None
+            if kind == "external":
+                command = [sys.executable, "-m", "penstock.cli.main", "pipeline", "dispatch", "--json"]
+                command += ["--store", str(served.store_path), "--master", self._master]
+                job = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+            try:
+                waited = latencies(served.namesrv, sizes)
+            finally:
+                if job is not None:
+                    job.send_signal(signal.SIGTERM)
+                    job.wait(_DOWN_S)
+        figures = {f"p{percent}": percentile(waited, percent) for percent in PERCENTILES}
+        return Run(figures, {"messages": len(waited)}, took.cpu)
+
+    def peer(self, folder: Path, quick: bool) -> AbstractContextManager[dict[str, str]]:
+        return no_peer()
+
+    def close(self) -> None:
+        """Every round ends what it has started."""
+
+
+def percentile(ordered: list[float], percent: int) -> float:
+    return ordered[min(len(ordered) * percent // 100, len(ordered) - 1)]
 
 
 class Waiting:
@@ -55,53 +133,23 @@ class Waiting:
                     self.took.append((time.monotonic_ns() - int(message.body)) / 1e6)
 
     def wait_for(self, count: int) -> None:
+        """Raises BenchFailed if so many messages do not come."""
         deadline = time.monotonic() + _START_S
         while len(self.took) < count:
             if time.monotonic() > deadline:
-                raise SystemExit(f"only {len(self.took)} of {count} messages came")
+                raise BenchFailed(f"only {len(self.took)} of {count} messages came")
             time.sleep(0.005)
 
 
-def measure(namesrv: str, messages: int, every: float) -> list[float]:
+def latencies(namesrv: str, sizes: Sizes) -> list[float]:
+    """In milliseconds, sorted."""
     with Waiting(namesrv) as waiting, Producer("bench", namesrv) as producer:
-        for number in range(20):  # warm-up: each one waits for the one before
+        for number in range(_FIRST):  # each one waits for the one before
             producer.send(Message("T", b"%d" % time.monotonic_ns()))
             waiting.wait_for(number + 1)
         waiting.took.clear()
-        for _ in range(messages):
+        for _ in range(sizes.messages):
             producer.send(Message("T", b"%d" % time.monotonic_ns()))
-            time.sleep(every)
-        waiting.wait_for(messages)
+            time.sleep(sizes.every_s)
+        waiting.wait_for(sizes.messages)
         return sorted(waiting.took)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=300)
-    parser.add_argument("--every", type=float, default=0.05, help="seconds between two messages")
-    parser.add_argument("--master", default="local[2]")
-    given = parser.parse_args()
-    print(f"load average before: {os.getloadavg()[0]:.1f}; {os.cpu_count()} cores", file=sys.stderr)
-    print("| dispatch | p50 ms | p90 ms | p99 ms | slowest ms |\n|---|---|---|---|---|")
-    for kind in ("inline", "external"):
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            broker({"T": 1}, store_path=Path(folder) / "store", settings={"dispatch": kind}) as served,
-        ):
-            job: subprocess.Popen[bytes] | None = None
-            if kind == "external":
-                command = [sys.executable, "-m", "penstock.cli.main", "pipeline", "dispatch", "--json"]
-                command += ["--store", str(served.store_path), "--master", given.master]
-                job = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-            try:
-                took = measure(served.namesrv, given.messages, given.every)
-            finally:
-                if job is not None:
-                    job.send_signal(signal.SIGTERM)
-                    job.wait(60)
-            figures = [percentile(took, percent) for percent in (50, 90, 99)] + [took[-1]]
-            print(f"| {kind} | " + " | ".join(f"{figure:.1f}" for figure in figures) + " |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,6 +9,7 @@ import pytest
 from support.effort import quick_report
 
 from bench.__main__ import main
+from bench.report import RESULTS
 
 ROWS = {
     *(f"put-{size}-{threads}" for size in ("1k", "100b") for threads in ("1t", "2t")),
@@ -52,7 +53,7 @@ def test_java_is_left_out_with_a_reason(report: dict[str, Any]) -> None:
 
 
 def test_the_report_says_how_where_and_with_what_it_was_measured(report: dict[str, Any]) -> None:
-    assert report["command"].startswith("python -m bench store --quick --rounds 1 ")
+    assert report["command"] == "python -m bench store --quick --rounds 1 --json PATH --dir PATH --no-java"
     assert report["date"]
     assert report["quick"] is True
     assert report["rounds"] == 1
@@ -92,15 +93,12 @@ def test_a_report_can_be_shown_again(report: dict[str, Any], folder: Path, capsy
     assert "Quick sizes" in shown
 
 
-def test_the_documents_refuse_a_quick_run(
-    report: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["store", "--from", str(folder / "report.json"), "--write-docs"]) == 2
-    assert "whole run" in capsys.readouterr().err
-
-
 def test_a_name_that_nothing_has_is_refused_with_the_names_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "--quick", "--only", "putt"]) == 2
     said = capsys.readouterr().err
     assert "'putt'" in said
     assert "dispatch" in said
+
+
+def test_a_quick_run_is_not_kept(report: dict[str, Any]) -> None:
+    assert "store" not in {path.stem for path in RESULTS.glob("*.json") if b'"quick": true' in path.read_bytes()}

@@ -1,20 +1,22 @@
-"""Rounds, ratios and goals, and the table that goes into the documents."""
+"""Rounds, ratios and goals; CPU time of process trees; which runs are kept, and what a kept one may not name."""
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from support.bench_reports import SPEED, report_of, runs
 
-from bench.report import Machine, Report, as_markdown, fill_page
-from bench.run import Goal, Result, Row, Run, Stopwatch, Task, measure, summarise
+from bench.report import Kept, cells, keep, private_words, public_command
+from bench.run import Goal, Result, Row, Run, Stopwatch, Task, cpu_seconds, measure, summarise
 from bench.workspace import BenchFailed, workspace
-
-SPEED = Row("speed", "speed", "messages/s", Goal("ratio at least", 1))
 
 
 class Scripted:
@@ -29,10 +31,6 @@ class Scripted:
     def _run(self, side: str) -> Run:
         self.calls.append(side)
         return Run.of(self._figures[side].pop(0), {"messages": self._work.get(side, 1)}, cpu=0.5)
-
-
-def runs(*figures: float) -> list[Run]:
-    return [Run.of(figure, {}) for figure in figures]
 
 
 def test_the_sides_take_turns_in_alternating_order_and_the_warm_up_does_not_count() -> None:
@@ -63,6 +61,33 @@ def test_a_stopwatch_measures_the_cpu_time_of_this_process_and_of_another() -> N
     assert ours.seconds > 0
 
 
+def test_the_cpu_time_of_a_process_is_that_of_all_it_has_started_and_of_those_that_have_ended() -> None:
+    work = "sum(range(3_000_000))"
+    parent = (
+        "import subprocess, sys; "
+        f"subprocess.run([sys.executable, '-c', '{work}']); "
+        f"child = subprocess.Popen([sys.executable, '-c', '{work}; print(1, flush=True); input()'], "
+        "stdin=subprocess.PIPE); print('up', flush=True); input(); child.stdin.close(); child.wait()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", parent], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        said = {process.stdout.readline().strip() for _ in range(2)}
+        with Stopwatch() as alone:
+            sum(range(3_000_000))
+        assert said == {"1", "up"}
+        assert cpu_seconds(process.pid) > alone.cpu
+        process.communicate("\n", timeout=60)
+
+
+def test_cpu_time_is_shown_for_each_message_where_their_number_is_known() -> None:
+    mine, other = Run.of(10, {}, cpu=0.5, messages=100_000), Run.of(5, {}, cpu=1.0, messages=100_000)
+    result = summarise(SPEED, [mine] * 3, [other] * 3)
+    assert cells(result)[5] == "5 µs / 10 µs"
+    assert cells(summarise(SPEED.cpu_row(), [mine] * 3, [other] * 3))[1:4] == ("5 µs", "10 µs", "2.00")
+    assert cells(summarise(SPEED, [msgspec.structs.replace(mine, messages=0)] * 3))[5] == "0.500 s"
+
+
 def test_without_a_peer_a_ratio_is_neither_met_nor_missed() -> None:
     [result] = measure(Scripted(ours=[1, 2], java=[]).task, 1, lambda step: None, with_peer=False)
     assert (result.java, result.ratio, result.met) == (None, None, None)
@@ -73,6 +98,22 @@ def test_sides_that_did_different_work_have_no_figures() -> None:
     assert result.status == "failed"
     assert "not the same work" in result.note
     assert result.ours is None
+
+
+def test_a_side_that_fails_or_is_absent_leaves_the_figures_of_the_others() -> None:
+    def fail() -> Run:
+        raise BenchFailed("it fell over")
+
+    def row(beside: str) -> Row:
+        return Row(beside, beside, "messages/s", beside=beside)
+
+    sides = {"ours": lambda: Run.of(4, {}), "one": lambda: Run.of(2, {}), "two": fail}
+    rows = (row("one"), row("two"), row("three"))
+    found = measure(Task("g", rows, sides, absent={"three": "it is not installed"}), 2, lambda step: None)
+    assert [result.status for result in found] == ["measured", "failed", "not yet"]
+    assert found[0].ratio is not None
+    assert found[0].ratio.value == 2
+    assert [result.note for result in found[1:]] == ["it fell over", "it is not installed"]
 
 
 def test_a_ratio_above_one_is_in_our_favour_also_where_less_is_better() -> None:
@@ -98,49 +139,53 @@ def test_a_full_disk_is_refused_before_anything_is_written(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
-def report_of(*results: Result) -> Report:
-    machine = Machine(2, "a processor", 8 << 30, "Linux 6", "ext4", (0.0, 0.0, 0.0))
-    versions = {"penstock": "1", "python": "3", "java": "17", "rocketmq-store": "4.9.8"}
-    return Report(
-        suite="store",
-        command="python -m bench store",
-        date="2026-01-02T03:04:05+00:00",
-        quick=False,
-        whole=True,
-        rounds=3,
-        machine=machine,
-        versions=versions,
-        java_left_out="",
-        results=list(results),
-    )
-
-
-def test_the_table_replaces_what_stood_between_the_markers(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- bench:store -->\nold figures\n<!-- bench:store end -->\nafter\n")
+@pytest.mark.parametrize("change", [{"quick": True}, {"rounds": 2}, {"java_left_out": "no mvn"}, {"results": []}])
+def test_only_a_full_run_is_kept(tmp_path: Path, change: dict[str, object]) -> None:
     report = report_of(summarise(SPEED, runs(20, 20, 20), runs(10, 10, 10)))
-    fill_page(report, page)
-    text = page.read_text()
-    assert text.startswith("before\n<!-- bench:store -->\n")
-    assert text.endswith("<!-- bench:store end -->\nafter\n")
-    assert "| speed | 20 /s | 10 /s | 2.00 | 2.00 - 2.00 |  | >= 1x | yes |" in text
-    assert "old figures" not in text
-    fill_page(report, page)
-    assert page.read_text() == text
+    with pytest.raises(BenchFailed, match="not kept"):
+        keep(msgspec.structs.replace(report, **change), tmp_path)
+    assert Kept.load("store", tmp_path).runs == []
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("change", [{"quick": True}, {"whole": False}, {"rounds": 2}, {"java_left_out": "no mvn"}])
-def test_a_partial_run_does_not_reach_the_documents(tmp_path: Path, change: dict[str, object]) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("<!-- bench:store -->\n<!-- bench:store end -->\n")
-    report = msgspec.structs.replace(report_of(), **change)
-    with pytest.raises(BenchFailed, match="whole run"):
-        fill_page(report, page)
+def test_the_last_full_run_of_each_row_is_kept(tmp_path: Path) -> None:
+    def result(name: str, figure: float) -> Result:
+        return summarise(msgspec.structs.replace(SPEED, name=name), runs(figure, figure, figure), runs(10, 10, 10))
+
+    failed = Result(msgspec.structs.replace(SPEED, name="bad"), "failed", note="it fell over")
+    keep(report_of(result("a", 10), result("b", 20)), tmp_path)
+    keep(report_of(result("b", 30), failed), tmp_path)
+    kept = Kept.load("store", tmp_path)
+    assert [[each.row.name for each in run.results] for run in kept.runs] == [["a"], ["b"]]
+    assert kept.results()["b"].ours == result("b", 30).ours
+    keep(report_of(result("a", 40), result("b", 40)), tmp_path)
+    assert len(Kept.load("store", tmp_path).runs) == 1
+
+
+def test_a_kept_run_names_no_folder_and_no_host(tmp_path: Path) -> None:
+    command = public_command(["store", "--dir", "/data/stores", "--json=/data/run.json", "--only", "put,get"])
+    assert command == "python -m bench store --dir PATH --json=PATH --only put,get"
+    sound = report_of(summarise(SPEED, runs(20, 20, 20), runs(10, 10, 10)))
+    for word in (str(Path.home()), platform.node()):
+        if word in private_words(f"in {word}"):
+            with pytest.raises(BenchFailed, match="it names"):
+                keep(msgspec.structs.replace(sound, command=f"python -m bench {word}"), tmp_path)
+    assert private_words(f"in {Path.home()}/x") == [str(Path.home())]
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_facts_name_machine_command_and_both_sides() -> None:
-    text = as_markdown(report_of())
-    for fact in ("2026-01-02", "`python -m bench store`", "2 cores of a processor", "RocketMQ 4.9.8", "Java 17"):
+    report = report_of()
+    text = msgspec.structs.replace(report, versions={**report.versions, "nats-server": "2.15"}).facts()
+    assert "Java 17, nats-server 2.15, rounds: 3" in text
+    for fact in (
+        "2026-01-02",
+        "load average 0.0 at the start",
+        "`python -m bench store`",
+        "2 cores of a processor",
+        "RocketMQ 4.9.8",
+        "Java 17",
+    ):
         assert fact in text
 
 

@@ -16,6 +16,7 @@ pytest.importorskip("pyspark", reason="the suite `pipeline` needs the extra `spa
 from bench import pinned
 from bench.pinned import Given, Pinned, serve
 from bench.pipeline import PipelineSuite
+from bench.pipeline.dispatch import DispatchSuite
 from bench.workspace import BenchFailed
 
 CALL = f"{__name__}:in_session"
@@ -98,3 +99,12 @@ def test_a_figure_needs_all_messages_to_have_been_seen(tmp_path: Path, monkeypat
     answer["messages"] = 5999
     with pytest.raises(BenchFailed, match="usage_on_spark saw 5999 of 6000 messages"):
         scan.sides["1core"]()
+
+
+def test_the_latency_of_inline_dispatch_is_measured_and_stands_beside_that_of_external_dispatch(tmp_path: Path) -> None:
+    (task,) = DispatchSuite().tasks(tmp_path, quick=True)
+    assert [row.name for row in task.rows] == ["external-p50", "external-p90", "external-p99"]
+    run = task.sides["inline"]()
+    assert run.work == {"messages": 5}
+    assert 0 < run.figures["p50"] <= run.figures["p99"]
+    assert run.cpu
