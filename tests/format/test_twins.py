@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.messages import make_file, make_record
 
+from penstock.errors import CorruptData
 from penstock.format.kernel_row_types import ROW
 from penstock.format.kernels import _compiled, plain
 from penstock.format.properties import encode_properties
 from penstock.format.queue_unit import pack_unit
+from penstock.format.record import Record
 from penstock.format.sys_flag import with_hosts
 
 longs = st.integers(-(2**63), 2**63 - 1)
@@ -45,6 +47,8 @@ def result_of(call: Callable[[], object]) -> object:
         value = call()
     except (ValueError, OverflowError) as error:
         return type(error)
+    except CorruptData as error:
+        return str(error)
     return plain_value(value)
 
 
@@ -154,6 +158,7 @@ def test_walk_check_and_find_on_garbage(data: bytes, base: int) -> None:
         assert_equal_results("walk", data, base, at, len(data), True, None, 10)
         assert_equal_results("find_record", data, base, at, len(data), False)
         assert_equal_results("find_property", data, at, b"KEYS")
+        assert_equal_results("decode_records", data, at, 3, Record)
 
 
 @given(st.data())
@@ -169,6 +174,27 @@ def test_a_header_of_any_numbers_is_judged_alike(data: st.DataObject) -> None:
     assert_equal_results("check_record", record, 0, 0, True)
     assert_equal_results("walk", record, 0, 0, len(record), True, None, 10)
     assert_equal_results("find_property", record, 0, b"a")
+    assert_equal_results("decode_records", record, 0, 1, Record)
+
+
+born_hosts = st.sampled_from(["127.0.0.1:10911", "1.2.3.4:65535", "[1050::5:600:300c:326b]:1"])
+
+
+@given(st.lists(st.tuples(records, born_hosts), max_size=6), st.integers(-1, 7), flips)
+def test_records_one_after_the_other_are_decoded_alike(
+    fields: list[tuple[dict, str]], most: int, changes: list[tuple[int, int]]
+) -> None:
+    log = bytearray()
+    for field, born_host in fields:
+        log += make_record(7, born_host=born_host, **field)
+    decoded = plain.decode_records(log, 0, 100, Record)
+    assert len(decoded) == len(fields)
+    assert_equal_results("decode_records", log, 0, 100, Record)
+    assert_equal_results("decode_records", log, 0, most, Record)
+    for at, value in changes:
+        if log:
+            log[at % len(log)] = value
+    assert_equal_results("decode_records", log, 0, 100, Record)
 
 
 @given(st.lists(records, max_size=8))

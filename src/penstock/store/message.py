@@ -18,7 +18,7 @@ import numpy.typing as npt
 from penstock.errors import MissingPackage
 from penstock.format import kernels
 from penstock.format.message_id import encode_message_id
-from penstock.format.record import Record, decode_record
+from penstock.format.record import Record, decode_records
 from penstock.format.record_layout import size_and_magic
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Page(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def messages(self) -> list[Record]:
-        return [decode_record(record) for record in self.records]
+        return decode_records(self.data)
 
 
 MAX_ROWS: Final = 20_000

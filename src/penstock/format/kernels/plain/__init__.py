@@ -19,6 +19,7 @@ from penstock.format.kernels.plain.arrow_out import (
     unit_rows,
 )
 from penstock.format.kernels.plain.audit import check_chains, number_groups, sum_groups
+from penstock.format.kernels.plain.decode import decode_records
 from penstock.format.kernels.plain.dispatch import (
     RangeBuilder,
     find_property,
@@ -38,7 +39,6 @@ from penstock.format.kernels.plain.record import (
     first_torn,
     java_hash,
     publish,
-    record_fields,
     walk,
     write_blank,
 )
@@ -54,6 +54,7 @@ __all__ = [
     "check_record",
     "copy_published",
     "crc32",
+    "decode_records",
     "encode_puts",
     "encode_record",
     "fill_rows",
@@ -80,7 +81,6 @@ __all__ = [
     "prefault",
     "property_texts",
     "publish",
-    "record_fields",
     "row_fields",
     "split_batch",
     "split_keys",
