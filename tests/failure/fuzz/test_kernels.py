@@ -21,7 +21,7 @@ from support.effort import TWINS, chosen_seed
 from penstock.errors import CorruptData
 from penstock.format.kernel_row_types import PUT_ROW, ROW
 from penstock.format.kernels import plain
-from penstock.format.kernels.types import ListColumn, MapColumn, TextColumn
+from penstock.format.kernels.types import ListColumn, MapColumn, TextColumn, UnitFile
 from penstock.format.record import Record
 
 CALLS = int(os.environ.get("PENSTOCK_CALLS", "6000"))
@@ -68,6 +68,10 @@ class Chance:
             "Sequence[Residency | None] | None": lambda: self.random.choice([None, [], [None] * 2]),
             "Topics | None": lambda: None,
             "Callable[..., T]": lambda: Record,
+            "list[UnitFile]": lambda: [
+                UnitFile(self.number(), self.number(), self.number(), bytes(self.data(90)))
+                for _ in range(self.random.randrange(3))
+            ],
             "TopicTable": lambda: compiled().TopicTable(),
         }
 

@@ -156,3 +156,86 @@ def decode_records(data, int64_t at, int64_t max_records, record_type):
         forget(&seen)
         PyBuffer_Release(&source)
     return records
+
+
+cdef extern from *:
+    """
+    /* Loads a byte of each page of [p, p + size), so that a page fault happens here. */
+    static inline void touch(const uint8_t *p, int64_t size) {
+        volatile uint8_t byte;
+        for (int64_t at = 0; at < size; at += 4096) byte = p[at];
+        if (size > 0) byte = p[size - 1];
+        (void)byte;
+    }
+    """
+    void touch(const uint8_t* p, int64_t size) noexcept nogil
+
+
+cdef const uint8_t* log_file_of(
+    int64_t offset, const Py_buffer* logs, int64_t log_count, int64_t log_base, int64_t file_size, int64_t log_end,
+    int64_t* length, int64_t* base, int64_t* at,
+) noexcept nogil:
+    """Returns the file that a physical offset lies in, how much of it may be read, and the position; else NULL."""
+    cdef int64_t place
+    if not log_base <= offset < log_end:
+        return NULL
+    place = (offset - log_base) // file_size
+    if place >= log_count:
+        return NULL
+    base[0] = log_base + place * file_size
+    at[0] = offset - base[0]
+    length[0] = min(logs[place].len, log_end - base[0])
+    return <const uint8_t*>logs[place].buf if at[0] < length[0] else NULL
+
+
+def decode_at(offsets, list logs not None, int64_t log_base, int64_t file_size, int64_t log_end, record_type):
+    """Returns the records at these physical offsets, None for each offset at which no valid record starts.
+
+    offsets          int64 numbers
+    logs             the files of the log in order, each of `file_size` bytes; the first starts at `log_base`
+    log_end          physical offset up to which the log may be read
+    record_type      called with the fields of `Record`, in its order
+
+    Checks each record's position and lengths, but not its CRC. Loads what is not in memory without the GIL.
+    """
+    cdef Py_buffer wanted
+    cdef Py_buffer* held = <Py_buffer*>malloc((len(logs) + 1) * sizeof(Py_buffer))
+    cdef Py_ssize_t taken = 0
+    cdef int64_t count, i, length = 0, base = 0, at = 0
+    cdef const int64_t* places
+    cdef const uint8_t* data
+    cdef Row row
+    cdef Seen seen
+    cdef list records = []
+    memset(&seen, 0, sizeof(seen))
+    if held == NULL:
+        raise MemoryError
+    try:
+        if file_size <= 0 or log_base < 0:
+            raise ValueError("a log file has bytes")
+        for view in logs:
+            PyObject_GetBuffer(view, &held[taken], PyBUF_SIMPLE)
+            taken += 1
+        PyObject_GetBuffer(offsets, &wanted, PyBUF_SIMPLE)
+        try:
+            places = <const int64_t*>wanted.buf
+            count = wanted.len // 8
+            with nogil:
+                for i in range(count):
+                    data = log_file_of(places[i], held, taken, log_base, file_size, log_end, &length, &base, &at)
+                    if data != NULL and examine(data, length, at, base, False, &row) == STOP:
+                        touch(data + at, row.size)
+            for i in range(count):
+                data = log_file_of(places[i], held, taken, log_base, file_size, log_end, &length, &base, &at)
+                if data == NULL or examine(data, length, at, base, False, &row) != STOP:
+                    records.append(None)
+                else:
+                    records.append(decode_one(data + at, &row, record_type, &seen))
+        finally:
+            PyBuffer_Release(&wanted)
+    finally:
+        forget(&seen)
+        for i in range(taken):
+            PyBuffer_Release(&held[i])
+        free(held)
+    return records

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from penstock.errors import CorruptData
@@ -10,7 +10,7 @@ from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.hosts import decode_host
 from penstock.format.kernel_row_types import Reason
 from penstock.format.kernels.plain.record import check_record, view_of, walk, without_record_crc
-from penstock.format.kernels.types import Buffer
+from penstock.format.kernels.types import Buffer, Longs
 from penstock.format.properties import decode_properties
 from penstock.format.record_layout import BORN_HOST_AT, LONG, physical_offset_of, store_timestamp_at
 from penstock.format.sys_flag import host_sizes
@@ -35,6 +35,38 @@ def decode_records(data: Buffer, at: int, max_records: int, record_type: Callabl
             raise CorruptData(f"not a valid record: {fields.name}", offset=at)
         records.append(record_type(*fields))
         at += int.from_bytes(view[at : at + 4], "big")
+    return records
+
+
+def decode_at(
+    offsets: Longs,
+    logs: Sequence[Buffer],
+    log_base: int,
+    file_size: int,
+    log_end: int,
+    record_type: Callable[..., T],
+) -> list[T | None]:
+    """Returns the records at these physical offsets, None for each offset at which no valid record starts.
+
+    offsets          int64 numbers
+    logs             the files of the log in order, each of `file_size` bytes; the first starts at `log_base`
+    log_end          physical offset up to which the log may be read
+    record_type      called with the fields of `Record`, in its order
+
+    Checks each record's position and lengths, but not its CRC. Loads what is not in memory without the GIL.
+    """
+    if file_size <= 0 or log_base < 0:
+        raise ValueError("a log file has bytes")
+    records: list[T | None] = []
+    for offset in offsets.tolist():
+        place, at = divmod(offset - log_base, file_size)
+        record = None
+        if log_base <= offset < log_end and place < len(logs):
+            base = log_base + place * file_size
+            view = view_of(logs[place])[: log_end - base]
+            if at < len(view) and check_record(view, at, base, False) == Reason.STOP:
+                record = decode_records(view, at, 1, record_type)[0]
+        records.append(record)
     return records
 
 
