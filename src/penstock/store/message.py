@@ -85,6 +85,9 @@ class GetStatus(Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
+_PUT_OK: Final = PutStatus.PUT_OK  # on CPython 3.11 a look-up in the Enum takes longer than the property `ok`
+
+
 class PutResult(msgspec.Struct, frozen=True, gc=False):
     """The result of one put. `reason` explains every status except PUT_OK."""
 
@@ -99,7 +102,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ok(self) -> bool:
-        return self.status is PutStatus.PUT_OK
+        return self.status is _PUT_OK
 
     @property
     def stored(self) -> bool:
@@ -129,7 +132,7 @@ class BatchResult(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        return self.status is PutStatus.PUT_OK
+        return self.status is _PUT_OK
 
     @property
     def msg_id(self) -> str:
@@ -201,7 +204,7 @@ class ArrowResult(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def ok(self) -> bool:
-        return self.status is PutStatus.PUT_OK
+        return self.status is _PUT_OK
 
     @property
     def physical_offset(self) -> int:
