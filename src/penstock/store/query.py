@@ -28,6 +28,9 @@ from penstock.store.mapped_file import MappedFile
 from penstock.store.record_reader import RecordProof, RecordReader
 from penstock.store.store_parts import Engine
 
+_DECODED_AT_ONCE = 256
+"""Records that a search of many keys decodes before other threads may run."""
+
 
 class Boundary(Enum):
     """Which message of a queue a given time selects.
@@ -182,8 +185,14 @@ class KeyQuery:
             numbers, offsets = self._find_in(held, topic, keys, begin, end, log_end)
             if not len(offsets):
                 return numbers, []
-            base = held.logs[0].from_offset
-            records = kernels.decode_at(offsets, held.log_views, base, self._log.file_size, log_end, Record)
+            base, size = held.logs[0].from_offset, self._log.file_size
+            records = [
+                record
+                for first in range(0, len(offsets), _DECODED_AT_ONCE)
+                for record in kernels.decode_at(
+                    offsets[first : first + _DECODED_AT_ONCE], held.log_views, base, size, log_end, Record
+                )
+            ]
         if None not in records:
             return numbers, records  # type: ignore[return-value]
         there = [place for place, record in enumerate(records) if record is not None]
