@@ -29,7 +29,6 @@ from bench.run import JAVA, OURS, SIZE_IDS, SIZE_NAMES, Goal, Row, Run, Stopwatc
 from bench.workspace import GIB, MIB, BenchFailed
 from penstock.clock import now_ms
 from penstock.format.index_layout import IndexGeometry
-from penstock.format.kernels import Longs
 from penstock.format.scan import Scan, ScanBatch
 from penstock.store import Message, MessageStore, PutResult, Settings
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
@@ -505,17 +504,16 @@ class Stores:
 
     def query_many(self, store: MessageStore) -> int:
         """A thousand keys at a time; answers with the messages' positions."""
-        return sum(len(offsets) for offsets in self._offsets(store))
+        return sum(len(store.query_many(TOPIC, keys)[1]) for keys in self._keys())
 
     def query_many_messages(self, store: MessageStore) -> int:
-        """The same; then each message is read and decoded."""
-        return sum(store.look_up(each) is not None for offsets in self._offsets(store) for each in offsets.tolist())
+        """The same; answers with the messages, decoded."""
+        return sum(len(store.query_many_messages(TOPIC, keys)[1]) for keys in self._keys())
 
-    def _offsets(self, store: MessageStore) -> Iterator[Longs]:
+    def _keys(self) -> Iterator[list[str]]:
         count = self.sizes.queries
         for first in range(0, count, KEYS_AT_ONCE):
-            keys = [self._key(number) for number in range(first, min(first + KEYS_AT_ONCE, count))]
-            yield store.query_many(TOPIC, keys)[1]
+            yield [self._key(number) for number in range(first, min(first + KEYS_AT_ONCE, count))]
 
     def _key(self, number: int) -> str:
         return f"{PREFIX}{number * self._step}"

@@ -9,10 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.messages import make_file, make_record
 
+from penstock.errors import CorruptData
+from penstock.format.index_layout import key_hash
 from penstock.format.kernel_row_types import ROW
 from penstock.format.kernels import _compiled, plain
+from penstock.format.kernels.types import UnitFile
 from penstock.format.properties import encode_properties
 from penstock.format.queue_unit import pack_unit
+from penstock.format.record import Record
 from penstock.format.sys_flag import with_hosts
 
 longs = st.integers(-(2**63), 2**63 - 1)
@@ -45,6 +49,8 @@ def result_of(call: Callable[[], object]) -> object:
         value = call()
     except (ValueError, OverflowError) as error:
         return type(error)
+    except CorruptData as error:
+        return str(error)
     return plain_value(value)
 
 
@@ -154,6 +160,7 @@ def test_walk_check_and_find_on_garbage(data: bytes, base: int) -> None:
         assert_equal_results("walk", data, base, at, len(data), True, None, 10)
         assert_equal_results("find_record", data, base, at, len(data), False)
         assert_equal_results("find_property", data, at, b"KEYS")
+        assert_equal_results("decode_records", data, at, 3, Record)
 
 
 @given(st.data())
@@ -169,6 +176,27 @@ def test_a_header_of_any_numbers_is_judged_alike(data: st.DataObject) -> None:
     assert_equal_results("check_record", record, 0, 0, True)
     assert_equal_results("walk", record, 0, 0, len(record), True, None, 10)
     assert_equal_results("find_property", record, 0, b"a")
+    assert_equal_results("decode_records", record, 0, 1, Record)
+
+
+born_hosts = st.sampled_from(["127.0.0.1:10911", "1.2.3.4:65535", "[1050::5:600:300c:326b]:1"])
+
+
+@given(st.lists(st.tuples(records, born_hosts), max_size=6), st.integers(-1, 7), flips)
+def test_records_one_after_the_other_are_decoded_alike(
+    fields: list[tuple[dict, str]], most: int, changes: list[tuple[int, int]]
+) -> None:
+    log = bytearray()
+    for field, born_host in fields:
+        log += make_record(7, born_host=born_host, **field)
+    decoded = plain.decode_records(log, 0, 100, Record)
+    assert len(decoded) == len(fields)
+    assert_equal_results("decode_records", log, 0, 100, Record)
+    assert_equal_results("decode_records", log, 0, most, Record)
+    for at, value in changes:
+        if log:
+            log[at % len(log)] = value
+    assert_equal_results("decode_records", log, 0, 100, Record)
 
 
 @given(st.lists(records, max_size=8))
@@ -266,3 +294,35 @@ def test_pages_agree_also_on_units_that_claim_nonsense(
     call = (units, 0, len(units), 0, b"T", 0, bytes(log), 0, len(log), 4096, 0, len(log), most, 0, 0, None, ())
     pages = [twin.PageReader(1 << 30, 32, 1 << 18, 8, 1 << 16, True).read(*call) for twin in (_compiled, plain)]
     assert plain_value(pages[0]) == plain_value(pages[1])
+
+
+@settings(max_examples=60)
+@given(
+    count=st.integers(1, 6),
+    units=st.lists(st.tuples(st.integers(-1, 2), st.integers(-1, 4), st.integers(-1, 70)), max_size=4).map(sorted),
+    wrong=st.lists(st.integers(0, 5), max_size=2),
+    check_crc=st.booleans(),
+    end=st.integers(0, 900),
+)
+def test_many_keys_are_found_confirmed_and_decoded_alike(
+    count: int, units: list[tuple[int, int, int]], wrong: list[int], check_crc: bool, end: int
+) -> None:
+    log, index = bytearray(), bytearray(INDEX_SIZE)
+    offsets = []
+    for number in range(count):
+        offsets.append(len(log))
+        properties = encode_properties({"KEYS": f"k{number % 3} all"})
+        log += make_record(len(log), b"body", topic="T", queue_offset=number, properties=properties)
+    size = len(log) // count
+    for place in wrong:
+        log[offsets[place % count] + 90] ^= 1
+    keys = ["all", "none", "all"]
+    hashes = np.full(count, key_hash("T", "all"), np.int32)
+    plain.index_put(index, SLOTS, ITEMS, hashes, np.array(offsets, np.int64), np.zeros(count, np.int64))
+    targets = b"".join(pack_unit(offset, size, 0) for offset in offsets)
+    files = [UnitFile(queue, first, readable, targets[first * 20 :]) for queue, first, readable in units if first >= 0]
+    call = (b"T", [bytes(index)], SLOTS, ITEMS, [bytes(log)], 0, len(log), end, 0, 2**63 - 1, check_crc, files)
+    assert_equal_results("find_keys", keys, *call)
+    asked = np.array([*offsets, 7, -1, 2**62], np.int64)
+    assert_equal_results("decode_at", asked, [bytes(log)], 0, len(log), end, Record)
+    assert_equal_results("decode_at", asked, [bytes(log)], 0, 0, end, Record)

@@ -19,6 +19,9 @@ Read = Callable[[MessageStore], int]
 READS: dict[str, Read] = {
     "get": lambda store: store.get("T", 0, 0, COUNT).count,
     "query": lambda store: len(store.query("T", "k7")) * COUNT,
+    "query_many_messages": lambda store: len(
+        store.query_many_messages("T", [f"k{number}" for number in range(COUNT)])[1]
+    ),
     "query_many": lambda store: len(store.query_many("T", [f"k{number}" for number in range(COUNT)])[0]),
 }
 

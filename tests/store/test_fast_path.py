@@ -1,4 +1,4 @@
-"""The compiled short way into the log leaves the same bytes and answers as the general path."""
+"""The compiled short ways into the log and out of it give the same bytes and answers as the general paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.effort import running_on
 from support.stores import StoreHome
 
 from penstock.format import kernels
-from penstock.store import Message, MessageStore, PutResult, PutStatus, Settings
+from penstock.store import Message, MessageStore, Page, PutResult, PutStatus, Settings
 
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=12)
 MESSAGES = st.builds(
@@ -114,6 +114,67 @@ def test_properties_come_in_one_form_only(tmp_path: Path) -> None:
         result = store.put(Message("orders", b"x", tags="a", property_text="TAGS\x01a"))
     assert result.status is PutStatus.MESSAGE_ILLEGAL
     assert "not both" in result.reason
+
+
+# -- out of the log ------------------------------------------------------------------------------------------
+
+
+def both_pages(
+    store: MessageStore, queue_id: int, offset: int, most: int, tags: str | None = None
+) -> tuple[Page, Page]:
+    """The page by the short way if that takes it, and the page by the general path."""
+    getter = store._pages
+    short = store.get("orders", queue_id, offset, most, tags)
+    getter._tries_at_once = False
+    general = store.get("orders", queue_id, offset, most, tags)
+    getter._tries_at_once = True
+    return short, general
+
+
+def test_both_ways_read_the_same_pages(home: StoreHome) -> None:
+    sizes = {"mapped_file_size_commit_log": 4000, "mapped_file_size_consume_queue": 9 * 20}
+    store = home.open(**sizes)
+    placed = [
+        store.put(Message("orders", bytes(number % 50), tags="ab"[number % 2], queue_id=number % 3))
+        for number in range(120)
+    ]
+    store.catch_up()
+    home.flip(home.log_files()[0], placed[9].physical_offset + 40)
+    home.flip(home.log_files()[1], placed[50].physical_offset - 4000 + 5)
+    home.write(home.queue_files("orders", 2)[0], 2 * 20, (1 << 63).to_bytes(8, "big"))
+    for dropped in (False, True):
+        assert not dropped or store.log.queue.drop_first()
+        for queue_id in range(4):
+            for offset in (-1, *range(42), 2**63, 2**70):
+                for most in (0, 1, 3, 32, 2000):
+                    for tags in (None, "a", "a || c", "none"):
+                        short, general = both_pages(store, queue_id, offset, most, tags)
+                        assert short == general, (queue_id, offset, most, tags)
+
+
+def test_the_usual_page_takes_the_short_way_and_one_over_two_files_does_not(home: StoreHome) -> None:
+    store = home.open(mapped_file_size_commit_log=4000)
+    ends = [store.put(Message("orders", b"x" * 100)).end_offset for _ in range(40)]
+    in_first = sum(end < 4000 for end in ends)
+
+    store.catch_up()
+    queue, log = store.queues.find("orders", 0), store.log.queue
+    assert queue is not None
+    unit_files, log_files = queue.files.files, log.files
+
+    def at_once(offset: int, most: int) -> Page | None:
+        return store._pages._pages.try_page(
+            *(unit_files, 0, offset, b"orders", 0, log_files, log.file_size, ends[-1], most),
+            *(None, (), log.written_from),
+        )
+
+    assert at_once(0, in_first) == store.get("orders", 0, 0, in_first)
+    assert at_once(in_first, 3) == store.get("orders", 0, in_first, 3)
+    assert at_once(0, 32) is None
+    assert store.get("orders", 0, 0, 32).count == 32
+    assert at_once(40, 1) is None
+    store.close()
+    assert at_once(0, 1) is None, "a file that is unmapped is not read"
 
 
 def test_the_store_has_few_enough_attributes_to_be_read_fast(home: StoreHome) -> None:

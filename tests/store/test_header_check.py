@@ -52,6 +52,7 @@ def test_a_record_with_a_damaged_header_is_served_by_nobody(
     assert store.look_up(hit.physical_offset) is None
     assert not store.query("orders", "k4")
     assert store.query_many("orders", ["k4", "k5"])[0].tolist() == [1]
+    assert [hit.body for hit in store.query_many_messages("orders", ["k4", "k5"])[1]] == [b"00005"]
     assert [hit.body for hit in store.query("orders", "k5")] == [b"00005"]
     assert store.put(Message("orders", b"next")).queue_offset == 5
 
@@ -76,6 +77,7 @@ def test_a_record_with_a_damaged_body_is_found_by_no_key(home: StoreHome) -> Non
     store = home.open()
     assert not store.query("orders", "k4")
     assert store.query_many("orders", ["k3", "k4", "k5"])[0].tolist() == [0, 2]
+    assert [hit.body for hit in store.query_many_messages("orders", ["k3", "k4", "k5"])[1]] == [b"00003", b"00005"]
 
 
 @CLEAN_OR_NOT

@@ -152,6 +152,31 @@ def test_damaged_and_deleted_records_are_left_out(home: StoreHome) -> None:
     assert found(store, "k") == expected
 
 
+def test_many_keys_at_once_find_the_messages_in_the_order_of_the_keys(home: StoreHome) -> None:
+    store = home.open(**SMALL_FILES)
+    for number in range(60):
+        assert store.put(Message("T", b"%d" % number, keys=(f"k{number % 25}", "all"), queue_id=number % 3)).ok
+    keys = ["k7", "none", "k24", "k7", "k0"]
+    numbers, messages = store.query_many_messages("T", keys)
+    assert numbers.tolist() == [0, 0, 0, 2, 2, 3, 3, 3, 4, 4, 4]
+    assert [int(message.body) for message in messages] == [7, 32, 57, 24, 49, 7, 32, 57, 0, 25, 50]
+    assert messages == [store.look_up(offset) for offset in store.query_many("T", keys)[1].tolist()]
+    assert [len(part) for part in store.query_many_messages("T", ["none"])] == [0, 0]
+    assert [len(part) for part in store.query_many_messages("nowhere", keys)] == [0, 0]
+    _, messages = store.query_many_messages("T", ["all"])
+    assert [int(message.body) for message in messages] == list(range(60))
+
+
+def test_many_keys_at_once_find_what_consumers_may_see(home: StoreHome) -> None:
+    store = home.open()
+    for number in range(5):
+        store.put(Message("T", b"%d" % number, keys="k"))
+    third = store.query("T", "k")[3].physical_offset
+    found = store._keys.find_many("T", ["k"], 0, 2**63 - 1, third)[1]  # type: ignore[union-attr]
+    assert len(found) == 3
+    assert len(store._keys.read_many("T", ["k"], 0, 2**63 - 1, third)[1]) == 3  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_queries_agree_with_a_look_at_everything(home: StoreHome, seed: int) -> None:
     """Over several index files and log files, also after re-opening, clean and after a crash."""

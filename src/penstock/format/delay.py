@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from penstock.errors import BadSettings
@@ -13,6 +14,7 @@ _UNKNOWN_LEVEL_DELAY = 1_000
 DEFAULT_DELAY_TEXT: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
+@lru_cache(maxsize=16)
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """Returns the delay of each level in ms. Level n is at index n - 1. Raises BadSettings."""
     levels = []

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
 from penstock.errors import BadMessage, CorruptData
 from penstock.format import constants, kernels
 from penstock.format.delay import DEFAULT_DELAY_LEVELS
-from penstock.format.hosts import IPV4_HOST_SIZE, MAX_STORED_PORT, decode_host, encode_host
+from penstock.format.hosts import IPV4_HOST_SIZE, MAX_STORED_PORT, encode_host
 from penstock.format.index_layout import as_java_reads
 from penstock.format.message_id import encode_message_id
 from penstock.format.properties import encode_properties
 from penstock.format.sys_flag import with_hosts
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """A stored message and its position in log and queue. Timestamps are epoch ms; `size` is the record's bytes."""
 
     topic: str
@@ -59,10 +61,6 @@ class Record(msgspec.Struct, frozen=True):
     def tags_code(self) -> int:
         """The tagsCode of the record's queue unit, for the default delay levels."""
         return tags_code(self, DEFAULT_DELAY_LEVELS)
-
-
-_BORN_HOST = Record.__struct_fields__.index("born_host")
-_STORE_HOST = Record.__struct_fields__.index("store_host")
 
 
 def tags_code(record: Record, delay_levels: tuple[int, ...]) -> int:
@@ -130,11 +128,12 @@ def decode_record(data: kernels.Buffer, at: int = 0) -> Record:
 
     Checks neither the physical offset nor the CRC.
     """
-    fields = kernels.record_fields(data, at)
-    if isinstance(fields, int):
-        from penstock.format.kernel_row_types import Reason
+    found = kernels.decode_records(data, at, 1, Record)
+    if not found:
+        raise CorruptData("not a valid record: the data ends here", offset=at)
+    return found[0]
 
-        raise CorruptData(f"not a valid record: {Reason(fields).name}", offset=at)
-    values = list(fields)
-    values[_BORN_HOST], values[_STORE_HOST] = decode_host(values[_BORN_HOST]), decode_host(values[_STORE_HOST])
-    return Record(*values)
+
+def decode_records(data: kernels.Buffer) -> list[Record]:
+    """Returns the records (V1 or V2) that lie one after the other in `data`, like `decode_record`."""
+    return kernels.decode_records(data, 0, sys.maxsize, Record)

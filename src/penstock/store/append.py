@@ -51,6 +51,10 @@ class PutPath:
         self._statistics = statistics
         self.wake_flush = wake_flush
         self._watermarks = engine.log.watermarks
+        self._appender = engine.log.appender
+        self._appender.resume = self._resume_put
+        self.put: Callable[[Message], PutResult] = self._appender.put
+        """Stores one message and waits for its acks. Compiled; calls `_resume_put` unless the fast path is enough."""
         self._needs_no_ack = True
         self.on_role()
         self._append_ordinary = engine.log.append_ordinary
@@ -64,7 +68,7 @@ class PutPath:
         So a put that was appended just before the change is not answered by the new role's rules.
         """
         if any(self._watermarks.needs):
-            self._needs_no_ack = False
+            self._needs_no_ack, self._appender.needs_ack = False, True
             self._statistics.count_every_put()
 
     def change_settings(self, settings: Settings) -> None:
@@ -72,10 +76,8 @@ class PutPath:
         self._settings = settings
         self._log.limit_sizes(settings.max_message_size, settings.max_record_size)
 
-    def put(self, message: Message) -> PutResult:
-        ordinary = self._append_ordinary(message)
-        if ordinary is not None and self._needs_no_ack:
-            return ordinary
+    def _resume_put(self, message: Message, ordinary: PutResult | None) -> PutResult:
+        """Ends a put that needs the general path (`ordinary` is None then), or acks."""
         started = time.perf_counter()
         results, end_offset = self._resume(message, ordinary)
         result = _with_status(results[0], *self._await_acks(end_offset))

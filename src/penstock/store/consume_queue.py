@@ -286,25 +286,6 @@ class ConsumeQueue:
         except ValueError:
             return False  # deleted meanwhile
 
-    def point_to(
-        self, queue_offsets: kernels.Longs, physical_offsets: kernels.Longs, sizes: kernels.Longs
-    ) -> npt.NDArray[np.bool_]:
-        """Returns for each place whether `points_to` is true there."""
-        found = np.zeros(len(queue_offsets), np.bool_)
-        inside = np.flatnonzero((queue_offsets >= 0) & (queue_offsets < self.max_offset))
-        numbers_in_file = queue_offsets[inside] // self.units_in_file
-        for number in np.unique(numbers_in_file).tolist():
-            file = self.files.find(number * self.files.file_size)
-            if file is None or not file.acquire():
-                continue
-            try:
-                here = inside[numbers_in_file == number]
-                units = view_units(file, 0, file.readable)[queue_offsets[here] - number * self.units_in_file]
-                found[here] = (units["offset"] == physical_offsets[here]) & (units["size"] == sizes[here])
-            finally:
-                file.release()
-        return found
-
     def page(self, queue_offset: int, limit: int, *, at_once: bool = False) -> Units | None:
         """Returns a copy of at most `limit` units of one file, from `queue_offset` on; None if there are none.
 

@@ -61,6 +61,11 @@ class ConsumeQueues:
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._queues.get((topic, queue_id))
 
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """Returns the queues of a topic in the order of their queue ids."""
+        queues = self._queues.copy().values()  # the dispatcher may add one meanwhile
+        return sorted((queue for queue in queues if queue.topic == topic), key=lambda queue: queue.queue_id)
+
     def find_or_add(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Returns the queue, added if it is new; None if the topic or the queue id is not legal as a folder name."""
         queue = self._queues.get((topic, queue_id))

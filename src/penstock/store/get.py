@@ -4,6 +4,9 @@ A page is the result of one get. It ends at the end of a queue file at the lates
 deleted, that unit is skipped, and the page continues after it. Each record's position, size, topic, queue id and queue
 offset are compared with its unit, and its body with its CRC. Thread-safe; keeps no state between gets.
 
+The usual page is read in one compiled step. The general path, which the plain kernels always take, reads every other
+page: one that begins outside of the queue, crosses the end of a log file, or is not in memory.
+
 Units and records that are not in memory are loaded first (`cold_reads.py`). A page ends before a record that the disk
 cannot read, and a page that would begin with it raises StoreFailed.
 """
@@ -49,7 +52,10 @@ class PageGetter:
             settings.max_transfer_count_on_message_in_disk,
             settings.max_transfer_bytes_on_message_in_disk,
             settings.verify_crc_on_read,
+            Page,
+            _STATUSES,
         )
+        self._tries_at_once = not settings.transient_pool_active
 
     def get(
         self,
@@ -71,7 +77,26 @@ class PageGetter:
             legal = queue_id >= 0 and is_legal_topic(topic)
             status = GetStatus.NO_MESSAGE_IN_QUEUE if legal else GetStatus.NO_MATCHED_LOGIC_QUEUE
             return Page(status, 0, 0, 0)
-        lowest, highest = queue.min_offset, queue.files.max_offset // UNIT_SIZE
+        lowest = queue.min_offset
+        if self._tries_at_once:
+            log = self._log.queue
+            page: Page | None = self._pages.try_page(
+                queue.files.files,
+                lowest,
+                offset,
+                queue.topic_bytes,
+                queue_id,
+                log.files,
+                log.file_size,
+                log_end,
+                max_messages,
+                tags.hashes,
+                tags.texts,
+                log.written_from,
+            )
+            if page is not None:
+                return page
+        highest = queue.files.max_offset // UNIT_SIZE
         if not lowest <= offset < highest:
             return Page(*self._outside(offset, lowest, highest), lowest, highest)
         if max_messages <= 0:

@@ -42,6 +42,17 @@ class MappedFile:
         self._readers = kernels.ReaderCount()
         self.acquire = self._readers.acquire
         """Registers a reader, who must call `release()`. Returns False if the file is shut down: do not read it."""
+        self.window = self._new_window()
+        """The same file for the kernels. Without a pool buffer only, whose bytes it does not know."""
+
+    def _new_window(self) -> kernels.FileWindow:
+        return kernels.FileWindow(self.map.view, self.from_offset, self.marks, self._readers, self.map.residency)
+
+    def exchange_map(self, file_map: FileMap) -> FileMap:
+        """Replaces the map by one of the same size, and returns the former. Nobody may read the file meanwhile."""
+        former, self.map = self.map, file_map
+        self.window = self._new_window()
+        return former
 
     # -- positions -------------------------------------------------------------------------------------------
 

@@ -388,5 +388,4 @@ def create_missing_file(files: Files, file: MappedFile) -> None:
     if files.read_only:
         return
     files.create_sparse(file.path, file.size)
-    before, file.map = file.map, files.open_map(file.path)
-    before.close()
+    file.exchange_map(files.open_map(file.path)).close()

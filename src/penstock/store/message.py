@@ -18,7 +18,7 @@ import numpy.typing as npt
 from penstock.errors import MissingPackage
 from penstock.format import kernels
 from penstock.format.message_id import encode_message_id
-from penstock.format.record import Record, decode_record
+from penstock.format.record import Record, decode_records
 from penstock.format.record_layout import size_and_magic
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ class GetStatus(Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
+_PUT_OK: Final = PutStatus.PUT_OK  # on CPython 3.11 a look-up in the Enum takes longer than the property `ok`
+
+
 class PutResult(msgspec.Struct, frozen=True, gc=False):
     """The result of one put. `reason` explains every status except PUT_OK."""
 
@@ -99,7 +102,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ok(self) -> bool:
-        return self.status is PutStatus.PUT_OK
+        return self.status is _PUT_OK
 
     @property
     def stored(self) -> bool:
@@ -129,7 +132,7 @@ class BatchResult(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        return self.status is PutStatus.PUT_OK
+        return self.status is _PUT_OK
 
     @property
     def msg_id(self) -> str:
@@ -162,7 +165,7 @@ class Page(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def messages(self) -> list[Record]:
-        return [decode_record(record) for record in self.records]
+        return decode_records(self.data)
 
 
 MAX_ROWS: Final = 20_000
@@ -201,7 +204,7 @@ class ArrowResult(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def ok(self) -> bool:
-        return self.status is PutStatus.PUT_OK
+        return self.status is _PUT_OK
 
     @property
     def physical_offset(self) -> int:

@@ -3,7 +3,6 @@
 `open` takes the store's lock, runs recovery and starts the background threads. `close` flushes, writes the checkpoint
 and removes the file `abort`. One process owns a store; any number of its threads may put and get. `read_only=True`
 opens a read-only view: it recovers in memory, changes no byte on disk, and works while another process owns the store.
-
 Read-your-writes: reads first dispatch the confirmed messages that the dispatch thread has not processed yet.
 
 Event loops and other callers that must not block use `append`, `try_get`, `try_look_up` and `try_catch_up`, which do
@@ -124,7 +123,7 @@ class MessageStore:
         self._syncer = LogSyncer(self.log.queue, self.watermarks, self._checkpoint.set_log, self._fail)
         self._threads = StoreThreads(engine, self._syncer, self._stop_writes)
         self._put_path: PutPath | None = None
-        self._put: Callable[[Message], PutResult] = self._refuse
+        self._put: Callable[[Message], PutResult] = lambda message: self._writer().put(message)
         self._closed = False
 
     @property
@@ -323,17 +322,13 @@ class MessageStore:
         """Stores the rows of a record batch. They are contiguous in the log and share one flush.
 
         Columns: `topic`, `body`; optionally `keys` (list of strings, or a string), `tags`, `properties` (map of
-        strings), `queue_id`, `delay_level`, `flag`, `born_timestamp` (a time, or milliseconds). All rows are checked
-        before anything is written. If one row is invalid, the whole batch is refused, and the result's `reason` names
-        the row and its fault. A batch that fits into one log file becomes visible atomically. A larger batch is split
-        at file boundaries, and each part becomes visible atomically.
+        strings), `queue_id`, `delay_level`, `flag`, `born_timestamp` (a time, or milliseconds). If one row is invalid,
+        the whole batch is refused, and the result's `reason` names the row and its fault. A batch becomes visible
+        atomically; one that is larger than a log file is split at file boundaries, and each part is atomic.
         """
         with needing_pyarrow():
             from penstock.store.arrow_batches import put_batch
         return put_batch(self._writer(), self.settings, batch)
-
-    def _refuse(self, message: Message) -> PutResult:
-        return self._writer().put(message)
 
     def _writer(self) -> PutPath:
         if self._put_path is None:
@@ -472,8 +467,7 @@ class MessageStore:
         even below both limits; `next_begin_offset` continues it. `columns` are names of
         `penstock.format.arrow_schema.MESSAGE_SCHEMA`; None selects all columns.
         """
-        started = perf_counter()
-        reader = self._arrow_reader(columns)
+        started, reader = perf_counter(), self._arrow_reader(columns)
         self.catch_up()
         status_page = self._pages.get(topic, queue_id, offset, 0, EVERYTHING, self.watermarks.visible)
         page = reader.read_page(self.queues.find(topic, queue_id), status_page, offset, max_messages, max_bytes)
@@ -513,13 +507,9 @@ class MessageStore:
         Their store times lie within `begin_ms` and `end_ms`, inclusive. Returns at most `max_messages` records
         (default: defaultQueryMaxNum), and never more than maxMsgsNumBatch.
         """
-        keys = self._key_query()
-        log_end = self.watermarks.visible
-        if self._closed or self.dispatcher.position < log_end:
-            self.catch_up()
-        settings = self.settings
-        wanted = settings.default_query_max_num if max_messages is None else max_messages
-        hits = keys.find(topic, key, begin_ms, end_ms, min(wanted, settings.max_msgs_num_batch), log_end)
+        keys, log_end = self._key_query()
+        wanted = self.settings.default_query_max_num if max_messages is None else max_messages
+        hits = keys.find(topic, key, begin_ms, end_ms, min(wanted, self.settings.max_msgs_num_batch), log_end)
         self._check_open()
         return hits
 
@@ -530,19 +520,31 @@ class MessageStore:
 
         The number of records is not limited. Much faster per key than `query`, with the same checks.
         """
-        key_query = self._key_query()
-        self.catch_up()
-        hits = key_query.find_many(topic, keys, begin_ms, end_ms)
+        key_query, log_end = self._key_query()
+        hits = key_query.find_many(topic, keys, begin_ms, end_ms, log_end)
         self._check_open()
         return hits
 
-    def _key_query(self) -> KeyQuery:
+    def query_many_messages(
+        self, topic: str, keys: list[str], begin_ms: int = 0, end_ms: int = 2**63 - 1
+    ) -> tuple[Longs, list[Record]]:
+        """Like `query_many`, with the messages instead of their physical offsets."""
+        key_query, log_end = self._key_query()
+        hits = key_query.read_many(topic, keys, begin_ms, end_ms, log_end)
+        self._check_open()
+        return hits
+
+    def _key_query(self) -> tuple[KeyQuery, int]:
+        """Returns the search by key, and the physical offset up to which it may read; dispatches up to there."""
         if self._keys is None:
             raise BadStore(
                 "there is no index: messageIndexEnable is false; set it, and run `penstock store rebuild --index`",
                 path=self.layout.root,
             )
-        return self._keys
+        log_end = self.watermarks.visible
+        if self._closed or self.dispatcher.position < log_end:
+            self.catch_up()
+        return self._keys, log_end
 
     # -- offsets and times -----------------------------------------------------------------------------------
 

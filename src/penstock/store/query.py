@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple, overload
+from typing import NamedTuple, Self, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.errors import StoreFailed
 from penstock.format import kernels
-from penstock.format.queue_unit import NO_RECORD_SIZE
+from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.format.record import Record, decode_record
 from penstock.format.record_layout import HEAD
 from penstock.store.consume_queue import ConsumeQueue
@@ -29,14 +28,8 @@ from penstock.store.mapped_file import MappedFile
 from penstock.store.record_reader import RecordProof, RecordReader
 from penstock.store.store_parts import Engine
 
-_HEAD = np.dtype(
-    {
-        "names": ["queue_id", "queue_offset", "size"],
-        "formats": [">i4", ">i8", ">i4"],
-        "offsets": [12, 20, 0],
-    }
-)
-"""The fields of a record that its unit confirms."""
+_DECODED_AT_ONCE = 256
+"""Records that a search of many keys decodes before other threads may run."""
 
 
 class Boundary(Enum):
@@ -174,34 +167,60 @@ class KeyQuery:
                     raise
                 self._views = _FileViews.of((), ())
 
-    def find_many(self, topic: str, keys: list[str], begin: int, end: int) -> tuple[kernels.Longs, kernels.Longs]:
-        """Returns the position in `keys` and the physical offset of every record with one of the keys, in key order."""
-        tables = [table for table in self._index.files if table.acquire()]
-        files = [file for file in self._log.files if file.acquire()]
-        try:
-            if not files:
-                return np.empty(0, np.int64), np.empty(0, np.int64)
-            numbers, offsets = kernels.find_keys(
-                keys,
-                topic.encode("utf-8", "surrogateescape"),
-                [table.map.view for table in tables],
-                self._slots,
-                self._items,
-                [file.map.view for file in files],
-                files[0].from_offset,
-                self._log.file_size,
-                self._log.max_offset,
-                begin,
-                end,
-                self._verify_crc,
-            )
-            believed = self._are_believed(topic, files, offsets)
-        finally:
-            for file in files:
-                file.release()
-            for table in tables:
-                table.release()
-        numbers, offsets = numbers[believed], offsets[believed]
+    def find_many(
+        self, topic: str, keys: list[str], begin: int, end: int, log_end: int
+    ) -> tuple[kernels.Longs, kernels.Longs]:
+        """Returns the position in `keys` and the physical offset of every record with one of the keys, in key order.
+
+        The records lie in the log before `log_end`.
+        """
+        with _HeldFiles(self._log.files, self._index.files, self._queues.of_topic(topic)) as held:
+            return self._find_in(held, topic, keys, begin, end, log_end)
+
+    def read_many(
+        self, topic: str, keys: list[str], begin: int, end: int, log_end: int
+    ) -> tuple[kernels.Longs, list[Record]]:
+        """Like `find_many`, with the records instead of their offsets."""
+        with _HeldFiles(self._log.files, self._index.files, self._queues.of_topic(topic)) as held:
+            numbers, offsets = self._find_in(held, topic, keys, begin, end, log_end)
+            if not len(offsets):
+                return numbers, []
+            base, size = held.logs[0].from_offset, self._log.file_size
+            records = [
+                record
+                for first in range(0, len(offsets), _DECODED_AT_ONCE)
+                for record in kernels.decode_at(
+                    offsets[first : first + _DECODED_AT_ONCE], held.log_views, base, size, log_end, Record
+                )
+            ]
+        if None not in records:
+            return numbers, records  # type: ignore[return-value]
+        there = [place for place, record in enumerate(records) if record is not None]
+        return numbers[there], [record for record in records if record is not None]
+
+    def _find_in(
+        self, held: _HeldFiles, topic: str, keys: list[str], begin: int, end: int, log_end: int
+    ) -> tuple[kernels.Longs, kernels.Longs]:
+        if not held.logs:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        numbers, offsets, confirmed = kernels.find_keys(
+            keys,
+            topic.encode(),
+            [table.map.view for table in held.tables],
+            self._slots,
+            self._items,
+            held.log_views,
+            held.logs[0].from_offset,
+            self._log.file_size,
+            log_end,
+            begin,
+            end,
+            self._verify_crc,
+            held.unit_files,
+        )
+        if not confirmed.all():
+            believed = self._are_believed(topic, held, offsets, confirmed)
+            numbers, offsets = numbers[believed], offsets[believed]
         if (np.diff(numbers) > 0).all():  # each key at most once: already in order
             return numbers, offsets
         order = np.lexsort((offsets, numbers))
@@ -210,26 +229,38 @@ class KeyQuery:
         new[1:] = (np.diff(numbers) != 0) | (np.diff(offsets) != 0)
         return numbers[new], offsets[new]
 
-    def _are_believed(self, topic: str, files: Sequence[MappedFile], offsets: kernels.Longs) -> npt.NDArray[np.bool_]:
-        """Returns a mask of the records that are records of the log. See `RecordProof`."""
-        places, positions = np.divmod(offsets - files[0].from_offset, self._log.file_size)
-        heads = np.empty(len(offsets), _HEAD)
-        for place in np.unique(places).tolist():
-            here = np.flatnonzero(places == place)
-            data = np.frombuffer(files[place].map.view, np.uint8)
-            heads[here] = data[positions[here, None] + np.arange(_HEAD.itemsize)].view(_HEAD)[:, 0]
-            del data
-        believed = np.zeros(len(offsets), np.bool_)
-        queue_ids, queue_offsets, sizes = (heads[name].astype(np.int64) for name in _HEAD.names or ())
-        for queue_id in np.unique(queue_ids).tolist():
-            queue, here = self._queues.find(topic, queue_id), np.flatnonzero(queue_ids == queue_id)
-            if queue is not None:
-                believed[here] = queue.point_to(queue_offsets[here], offsets[here], sizes[here])
-        for number in np.flatnonzero(~believed).tolist():  # few, and slower
-            at = int(positions[number])
-            head = bytes(files[int(places[number])].map.view[at : at + HEAD.size])
-            believed[number] = self._holds(topic, head)
+    def _are_believed(
+        self, topic: str, held: _HeldFiles, offsets: kernels.Longs, confirmed: kernels.Bools
+    ) -> kernels.Bools:
+        """Returns a mask of the records that are records of the log. See `RecordProof`. Slow for what has no unit."""
+        believed = confirmed.copy()
+        for number in np.flatnonzero(~confirmed).tolist():
+            place, at = divmod(int(offsets[number]) - held.logs[0].from_offset, self._log.file_size)
+            believed[number] = self._holds(topic, bytes(held.log_views[place][at : at + HEAD.size]))
         return believed
+
+
+class _HeldFiles:
+    """The files that a search of many keys reads: of log, index and the topic's queues. None is unmapped meanwhile."""
+
+    def __init__(self, logs: Sequence[MappedFile], tables: Sequence[IndexFile], queues: Sequence[ConsumeQueue]) -> None:
+        self.tables = [table for table in tables if table.acquire()]
+        self.logs = [file for file in logs if file.acquire()]
+        self.log_views = [file.map.view for file in self.logs]
+        self._units = [(queue, file) for queue in queues for file in queue.files.files if file.acquire()]
+        self.unit_files = [
+            kernels.UnitFile(queue.queue_id, file.from_offset // UNIT_SIZE, file.readable, file.map.view)
+            for queue, file in self._units
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for table in self.tables:
+            table.release()
+        for file in (*self.logs, *(file for _, file in self._units)):
+            file.release()
 
 
 class TimeSearch:

@@ -100,6 +100,11 @@ class Reading:
             for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
                 many[keys[number]].append(offset)
             assert many == {key: self.keys[topic, key] for key in keys}
+            same, messages = self._store.query_many_messages(topic, keys)
+            assert same.tolist() == numbers.tolist()
+            assert [message.physical_offset for message in messages] == offsets.tolist()
+            for message in messages:
+                self._check(message, "query_many_messages")
 
     def _ask_for_times(self) -> None:
         times = sorted({record.store_timestamp for record in self._base.records.values()})

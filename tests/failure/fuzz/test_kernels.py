@@ -18,12 +18,14 @@ import numpy as np
 import pytest
 from support.effort import TWINS, chosen_seed
 
+from penstock.errors import CorruptData
 from penstock.format.kernel_row_types import PUT_ROW, ROW
 from penstock.format.kernels import plain
-from penstock.format.kernels.types import ListColumn, MapColumn, TextColumn
+from penstock.format.kernels.types import ListColumn, MapColumn, TextColumn, UnitFile
+from penstock.format.record import Record
 
 CALLS = int(os.environ.get("PENSTOCK_CALLS", "6000"))
-REFUSALS = (ValueError, TypeError, OverflowError, MemoryError, IndexError, BufferError, UnicodeError)
+REFUSALS = (ValueError, TypeError, OverflowError, MemoryError, IndexError, BufferError, UnicodeError, CorruptData)
 EDGES = (0, 1, -1, 4, 20, 40, 88, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63))
 FUNCTIONS = sorted(name for name in plain.__all__ if inspect.isfunction(getattr(plain, name)))
 UNBOUNDED = ("max_rows", "count", "limit", "max_records", "size", "room")
@@ -65,6 +67,11 @@ class Chance:
             "Sequence[Buffer]": lambda: [bytes(self.data(600)) for _ in range(self.random.randrange(3))],
             "Sequence[Residency | None] | None": lambda: self.random.choice([None, [], [None] * 2]),
             "Topics | None": lambda: None,
+            "Callable[..., T]": lambda: Record,
+            "list[UnitFile]": lambda: [
+                UnitFile(self.number(), self.number(), self.number(), bytes(self.data(90)))
+                for _ in range(self.random.randrange(3))
+            ],
             "TopicTable": lambda: compiled().TopicTable(),
         }
 

@@ -9,6 +9,7 @@ once, so another process that changes the file cannot defeat the check.
 One extension module, made of one include per file of `plain`; change both twins together:
 
     record.pxi     topics, CRC, hash; encode, publish, check, walk and find records
+    decode.pxi     records into values
     dispatch.pxi   tag codes and queues of rows; RangeBuilder: units and keys of a range
     index.pxi      the index file, and queries by key
     append.pxi     the Appender (one message into the log in one step), prefault, client batches
@@ -48,6 +49,8 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 import numpy as np
 
 from penstock.errors import BadSettings as _BadSettings
+from penstock.errors import CorruptData as _CorruptData
+from penstock.format.hosts import decode_host as _decode_host
 from penstock.format.kernels.plain import __all__
 from penstock.format.kernel_row_types import PUT_ROW as _PUT_ROW
 from penstock.format.kernel_row_types import ROW as _ROW
@@ -162,6 +165,7 @@ cdef object longs_from(const int64_t* values, int64_t count):
 
 
 include "record.pxi"
+include "decode.pxi"
 include "dispatch.pxi"
 include "read.pxi"
 include "index.pxi"

@@ -173,6 +173,17 @@ cdef int latency_class(int64_t nanoseconds) noexcept nogil:
 
 # -- the appender --------------------------------------------------------------------------------------------
 
+cdef extern from *:
+    """
+    /* The next record is probably as large as this one: fetches the memory that it will be written to. */
+    static inline void prefetch_next(const uint8_t *p, int64_t size) {
+        if (size > 2048) size = 2048;
+        for (int64_t at = 64; at < size + 64; at += 64) __builtin_prefetch(p + at, 1, 2);
+    }
+    """
+    void prefetch_next(const uint8_t* p, int64_t size) noexcept nogil
+
+
 cdef struct Placed:  # a record that was written
     int64_t size
     int64_t queue_offset
@@ -204,6 +215,11 @@ def _noop():
     """Does nothing."""
 
 
+def _decline(message, result):
+    """Returns the result of the append."""
+    return result
+
+
 cdef class Appender:
     """Appends ordinary messages to the log file it is attached to. The GIL is the lock, and is never released here.
 
@@ -230,6 +246,10 @@ cdef class Appender:
     """True to have `wake` called after the next append."""
     cdef public object wake
     """Called after an append if the follower is asleep."""
+    cdef public bint needs_ack
+    """Whether a put waits for the disk or a slave after the append: `resume` does it."""
+    cdef public object resume
+    """`put` calls it with a message and the result of its append, None if that was declined, and returns its result."""
     cdef public object page_need
     """Called after every 8 MiB: it is time to prefault the next pages."""
     cdef int64_t page_need_at  # position in the file
@@ -246,6 +266,8 @@ cdef class Appender:
     cdef int64_t[LATENCIES] latencies
     cdef object message_type
     cdef object result_type
+    cdef int64_t result_time
+    cdef object result_timestamp  # result_time as an int
     cdef object ok
     cdef object clock
     cdef str store_host_text
@@ -279,7 +301,10 @@ cdef class Appender:
         self.queues = {}
         self.hosts = {}
         self.wake = self.page_need = _noop
+        self.resume = _decline
         self.from_offset = -1
+        self.result_time = -1
+        self.result_timestamp = -1
         self.topic_at = self.slot("topic")
         self.body_at = self.slot("body")
         self.keys_at = self.slot("keys")
@@ -502,10 +527,19 @@ cdef class Appender:
         (<int64_t*>self.marks.buf)[0] = end
 
     cdef result(self, int64_t at, int64_t now, const Placed* placed):
-        return self.result_type(
-            self.ok, self.from_offset + at, placed.size, <object>placed.queue_id, placed.queue_offset, now,
-            <object>placed.store_host,
-        )
+        cdef object physical_offset = self.from_offset + at, size = placed.size, queue_offset = placed.queue_offset
+        cdef PyObject* fields[7]
+        if now != self.result_time:  # many messages share a millisecond
+            self.result_time = now
+            self.result_timestamp = now
+        fields[0] = <PyObject*>self.ok
+        fields[1] = <PyObject*>physical_offset
+        fields[2] = <PyObject*>size
+        fields[3] = placed.queue_id
+        fields[4] = <PyObject*>queue_offset
+        fields[5] = <PyObject*>self.result_timestamp
+        fields[6] = placed.store_host
+        return PyObject_Vectorcall(self.result_type, fields, 7, NULL)
 
     cdef notify(self):
         """Calls the callbacks. Comes last, because they are Python code: another thread may attach another file."""
@@ -516,8 +550,18 @@ cdef class Appender:
             self.is_follower_asleep = False
             self.wake()
 
+    def put(self, message):
+        """Appends a message and returns its result. `resume` puts what `append` declines, and waits for acks."""
+        result = self.append_one(message)
+        if result is None or self.needs_ack:
+            return self.resume(message, result)
+        return result
+
     def append(self, message):
         """Appends a message and returns its result, or None to decline."""
+        return self.append_one(message)
+
+    cdef append_one(self, message):
         cdef int64_t started = monotonic_ns(), now, at
         cdef Placed placed
         if self.clock is None:
@@ -530,6 +574,7 @@ cdef class Appender:
         if self.place(message, now, at, True, False, &placed) < 0:
             return None
         self.advance(at + placed.size, now, started, 1)
+        prefetch_next(<uint8_t*>self.target.buf + self.position, min(placed.size, self.target.len - self.position))
         result = self.result(at, now, &placed)
         self.notify()
         return result

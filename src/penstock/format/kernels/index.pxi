@@ -372,25 +372,80 @@ ctypedef struct Wanted:
 ctypedef struct Hits:
     int64_t* numbers
     int64_t* offsets
+    uint8_t* confirmed
     int64_t count
     int64_t room
+
+
+ctypedef struct UnitTable:  # a file of a queue of the topic
+    int64_t queue_id
+    int64_t first           # queue offset of its first unit
+    int64_t count           # units that may be read
+    const uint8_t* units
+
+
+cdef const uint8_t* find_unit(
+    const UnitTable* tables, int64_t count, int64_t queue_id, int64_t queue_offset
+) noexcept nogil:
+    """Returns the unit of a queue offset, NULL if there is none. The tables are in the order of queue and offset."""
+    cdef int64_t low = 0, high = count, middle
+    while low < high:  # the first table behind the unit
+        middle = (low + high) // 2
+        if tables[middle].queue_id < queue_id or (
+            tables[middle].queue_id == queue_id and tables[middle].first <= queue_offset
+        ):
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return NULL
+    tables += low - 1
+    if tables.queue_id != queue_id or queue_offset < tables.first or queue_offset - tables.first >= tables.count:
+        return NULL
+    return tables.units + 20 * (queue_offset - tables.first)
+
+
+cdef int add_hit(Hits* hits, int64_t number, int64_t offset, bint confirmed) noexcept nogil:
+    """Returns -1 if memory runs out."""
+    cdef int64_t room
+    cdef void* larger
+    if hits.count == hits.room:
+        room = 2 * hits.room + 1024
+        larger = realloc(hits.numbers, room * sizeof(int64_t))
+        if larger == NULL:
+            return -1
+        hits.numbers = <int64_t*>larger
+        larger = realloc(hits.offsets, room * sizeof(int64_t))
+        if larger == NULL:
+            return -1
+        hits.offsets = <int64_t*>larger
+        larger = realloc(hits.confirmed, room)
+        if larger == NULL:
+            return -1
+        hits.confirmed = <uint8_t*>larger
+        hits.room = room
+    hits.numbers[hits.count] = number
+    hits.offsets[hits.count] = offset
+    hits.confirmed[hits.count] = confirmed
+    hits.count += 1
+    return 0
 
 
 cdef int search_file(
     const uint8_t* index, int64_t slots, int64_t items, const Wanted* wanted, int64_t count, const char* topic,
     int64_t topic_size, const Py_buffer* logs, int64_t log_count, int64_t log_base, int64_t file_size, int64_t log_end,
-    int64_t begin, int64_t end, bint check_crc, Hits* hits,
+    int64_t begin, int64_t end, bint check_crc, const UnitTable* units, int64_t unit_count, Hits* hits,
 ) noexcept nogil:
     """Looks all keys up in one index file, AT_ONCE at a time so their cache misses overlap; -1 if memory runs out."""
-    cdef int64_t start, stop, i, number, place, at, room, previous
+    cdef int64_t start, stop, i, number, place, at, room, previous, line
     cdef int64_t[AT_ONCE] numbers
     cdef int64_t[AT_ONCE] lefts
     cdef const uint8_t* tails[AT_ONCE]
     cdef const uint8_t* item
+    cdef const uint8_t* unit
     cdef const uint8_t* first_item = index + 40 + 4 * slots
     cdef int64_t first_time = load64(index), offset
     cdef int32_t seconds
-    cdef void* larger
     cdef Row row
     start = 0
     while start < count:
@@ -419,6 +474,12 @@ cdef int search_file(
                 if 128 < room <= lefts[i - start]:
                     prefetch_once(tails[i - start] + room - 1)
                     prefetch_once(tails[i - start] + room - 65)
+                    if check_crc:
+                        for line in range(128, min(room - 65, 1536), 64):
+                            prefetch_once(tails[i - start] + line)
+                    unit = find_unit(units, unit_count, load32(tails[i - start] + 12), load64(tails[i - start] + 20))
+                    if unit != NULL:
+                        prefetch_once(unit)
         for i in range(start, stop):
             number = numbers[i - start]
             while 0 < number < items:
@@ -436,20 +497,12 @@ cdef int search_file(
                             <const uint8_t*>logs[place].buf + at, &row, topic, topic_size, wanted[i].text,
                             wanted[i].size, begin, end,
                         ):
-                            if hits.count == hits.room:
-                                room = 2 * hits.room + 1024
-                                larger = realloc(hits.numbers, room * sizeof(int64_t))
-                                if larger == NULL:
-                                    return -1
-                                hits.numbers = <int64_t*>larger
-                                larger = realloc(hits.offsets, room * sizeof(int64_t))
-                                if larger == NULL:
-                                    return -1
-                                hits.offsets = <int64_t*>larger
-                                hits.room = room
-                            hits.numbers[hits.count] = i
-                            hits.offsets[hits.count] = offset
-                            hits.count += 1
+                            unit = find_unit(units, unit_count, row.queue_id, row.queue_offset)
+                            if add_hit(
+                                hits, i, offset,
+                                unit != NULL and load64(unit) == offset and load32(unit + 8) == row.size,
+                            ) < 0:
+                                return -1
                 previous = load32(item + 16)
                 number = previous if previous < number else 0
         start = stop
@@ -458,20 +511,23 @@ cdef int search_file(
 
 def find_keys(
     list keys not None, bytes topic not None, list indexes not None, int64_t slots, int64_t items, list logs not None,
-    int64_t log_base, int64_t file_size, int64_t log_end, begin, end, bint check_crc,
+    int64_t log_base, int64_t file_size, int64_t log_end, begin, end, bint check_crc, list units not None,
 ):
-    """Finds the records with these keys; returns (numbers of the keys, physical offsets), for many keys at once.
+    """Finds the records with many keys at once; returns (numbers of the keys, physical offsets, confirmed).
 
     indexes          whole index files, each with `slots` slots and `items` items
     logs             the files of the log in order, each of `file_size` bytes; the first starts at `log_base`
     log_end          physical offset up to which the log may be read
     begin, end       first and last store timestamp, in milliseconds
     check_crc        whether to check the CRC of each record's body
+    units            the topic's queue files as UnitFile, in the order of queue id and offset
 
-    A record that names a key twice is returned twice.
+    A record that names a key twice is returned twice. Confirmed is a record whose own unit points to it.
     """
     cdef int64_t first = clamp_long(begin), last = clamp_long(end), count = PyList_GET_SIZE(keys), i, log_count
-    cdef Py_ssize_t taken = 0, index_taken = 0
+    cdef Py_ssize_t taken = 0, index_taken = 0, units_taken = 0
+    cdef Py_buffer* unit_views = <Py_buffer*>malloc((len(units) + 1) * sizeof(Py_buffer))
+    cdef UnitTable* unit_tables = <UnitTable*>malloc((len(units) + 1) * sizeof(UnitTable))
     cdef Wanted* wanted = <Wanted*>malloc((count + 1) * sizeof(Wanted))
     cdef Py_buffer* held = <Py_buffer*>malloc((len(logs) + 1) * sizeof(Py_buffer))
     cdef Py_buffer* tables = <Py_buffer*>malloc((len(indexes) + 1) * sizeof(Py_buffer))
@@ -482,8 +538,10 @@ def find_keys(
     cdef int failed = 0
     memset(&hits, 0, sizeof(hits))
     try:
-        if wanted == NULL or held == NULL or tables == NULL or file_size <= 0:
+        if wanted == NULL or held == NULL or tables == NULL or unit_views == NULL or unit_tables == NULL:
             raise MemoryError
+        if file_size <= 0:
+            raise ValueError("a log file has bytes")
         code = 31 * hash_on(<const uint8_t*>PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), 0) + 35
         for i in range(count):
             key = <object>PyList_GET_ITEM(keys, i)
@@ -502,18 +560,30 @@ def find_keys(
             PyObject_GetBuffer(data, &held[taken], PyBUF_SIMPLE)
             taken += 1
         log_count = taken
+        for queue_id, first_unit, readable, view in units:
+            unit_tables[units_taken].queue_id = queue_id
+            unit_tables[units_taken].first = first_unit
+            PyObject_GetBuffer(view, &unit_views[units_taken], PyBUF_SIMPLE)
+            unit_tables[units_taken].units = <const uint8_t*>unit_views[units_taken].buf
+            unit_tables[units_taken].count = unit_views[units_taken].len // 20
+            units_taken += 1
+            unit_tables[units_taken - 1].count = max(0, min(<int64_t>readable // 20, unit_tables[units_taken - 1].count))
         with nogil:
             for i in range(index_taken):
                 failed = search_file(
                     <const uint8_t*>tables[i].buf, slots, items, wanted, count, topic_text,
-                    topic_size, held, log_count, log_base, file_size, log_end, first, last, check_crc, &hits,
+                    topic_size, held, log_count, log_base, file_size, log_end, first, last, check_crc, unit_tables,
+                    units_taken, &hits,
                 )
                 if failed:
                     break
         if failed:
             raise MemoryError
-        return longs_from(hits.numbers, hits.count), longs_from(hits.offsets, hits.count)
+        confirmed = np.frombuffer(PyBytes_FromStringAndSize(<char*>hits.confirmed, hits.count), np.bool_)
+        return longs_from(hits.numbers, hits.count), longs_from(hits.offsets, hits.count), confirmed
     finally:
+        for i in range(units_taken):
+            PyBuffer_Release(&unit_views[i])
         for i in range(taken):
             PyBuffer_Release(&held[i])
         for i in range(index_taken):
@@ -521,5 +591,8 @@ def find_keys(
         free(held)
         free(tables)
         free(wanted)
+        free(unit_views)
+        free(unit_tables)
         free(hits.offsets)
         free(hits.numbers)
+        free(hits.confirmed)

@@ -91,10 +91,91 @@ cdef class Residency:
             self.bits[chunk + i // PAGES_AT_ONCE].resident |= <uint64_t>(pages[i] & 1) << (i % PAGES_AT_ONCE)
 
 
+# -- readers -------------------------------------------------------------------------------------------------
+
+cdef class ReaderCount:
+    """Counts the readers of a file, so that it is unmapped only after the last one. The GIL is the lock.
+
+    Starts at one: the owner counts as a reader until `retire`.
+    """
+
+    cdef readonly int64_t count
+    cdef readonly bint is_retired
+
+    def __init__(self):
+        self.count = 1
+
+    def acquire(self):
+        """Adds a reader and returns True; False once the file is retired. Each acquire needs one `release`."""
+        if self.is_retired or self.count <= 0:
+            return False
+        self.count += 1
+        return True
+
+    def release(self):
+        """Removes a reader; returns True if it was the last one."""
+        self.count -= 1
+        return self.count == 0
+
+    def retire(self):
+        """Refuses new readers from now on and removes the owner; returns True if no reader is left.
+
+        A second call changes nothing and returns False.
+        """
+        if self.is_retired:
+            return False
+        self.is_retired = True
+        self.count -= 1
+        return self.count == 0
+
+
+cdef class FileWindow:
+    """What readers see of a mapped file: its bytes, how many of them may be read, and whether it is being deleted.
+
+    data         the file's bytes
+    from_offset  the offset of its first byte
+    marks        int64 numbers that the file's writer keeps; the first is the number of bytes that may be read
+    readers      refuses readers once the file is being deleted
+    residency    tells what of `data` is in memory; None: all of it is
+    """
+
+    cdef object data
+    cdef int64_t from_offset
+    cdef Py_buffer marks
+    cdef bint has_marks
+    cdef ReaderCount readers
+    cdef Residency residency
+
+    def __init__(
+        self, data, int64_t from_offset, marks, ReaderCount readers not None, Residency residency
+    ):
+        if self.has_marks:
+            raise TypeError("a window is set up once")
+        PyObject_GetBuffer(marks, &self.marks, PyBUF_SIMPLE)
+        self.has_marks = True
+        if self.marks.len < 8:
+            raise ValueError("the marks of a file take 8 bytes or more")
+        self.data = data
+        self.from_offset = from_offset
+        self.readers = readers
+        self.residency = residency
+
+    def __dealloc__(self):
+        if self.has_marks:
+            PyBuffer_Release(&self.marks)
+
+    cdef inline bint is_open(self) noexcept:
+        return not self.readers.is_retired and self.readers.count > 0
+
+    cdef inline int64_t readable(self) noexcept:
+        return (<const int64_t*>self.marks.buf)[0]
+
+
 # -- pages of a queue ----------------------------------------------------------------------------------------
 
 cdef enum:
     MAX_PAGE = 1024
+    MIN_EXAMINED = 800  # units that a page looks at, at least, for messages with the wanted tags
     RECENT_BYTES = 67108864
     MAX_GAP = 262144
     MAX_PLAN = 8388608
@@ -138,6 +219,17 @@ ctypedef struct Plan:
     int64_t[MAX_PAGE] places
 
 
+ctypedef struct PageState:
+    int64_t at            # place of the first unit not examined
+    int64_t queue_offset  # its queue offset
+    int64_t count         # the page's records and bytes
+    int64_t total
+    int64_t last          # physical offset of the last unit examined
+    int64_t needed        # physical offset at which to continue, or -1
+    int status            # -1 if no unit was examined
+    bint is_cold          # the plan says what is not in memory
+
+
 cdef class PageReader:
     """Reads pages of queues within fixed limits; has no other state.
 
@@ -147,15 +239,24 @@ cdef class PageReader:
     max_count_on_disk    the same count for records on disk
     max_bytes_on_disk    the same size for records on disk
     check_crc            whether to check the CRC of each body
+    page_type            `try_page` calls it with (status, next queue offset, lowest and highest queue offset, records,
+                         count, damaged queue offsets, whether the last record is on disk)
+    statuses             the values of FOUND, NO_MATCH and REMOVING for it
     """
 
     cdef int64_t memory_bytes, max_count_in_memory, max_bytes_in_memory, max_count_on_disk, max_bytes_on_disk
     cdef bint check_crc
+    cdef object page_type
+    cdef tuple statuses
 
     def __init__(
         self, int64_t memory_bytes, int64_t max_count_in_memory, int64_t max_bytes_in_memory, int64_t max_count_on_disk,
-        int64_t max_bytes_on_disk, bint check_crc,
+        int64_t max_bytes_on_disk, bint check_crc, page_type=None, tuple statuses=(None, None, None),
     ):
+        if statuses is None or len(statuses) != 3:
+            raise ValueError("a page has one of three statuses")
+        self.page_type = page_type
+        self.statuses = statuses
         self.memory_bytes = memory_bytes
         self.max_count_in_memory = max_count_in_memory
         self.max_bytes_in_memory = max_bytes_in_memory
@@ -208,132 +309,252 @@ cdef class PageReader:
         units are not, no unit is examined, and the cold ranges are (end of these units, [(start and stop in `data`,
         place of the first unit), ...]).
         """
-        cdef Py_buffer unit_source, source, hash_source
-        cdef const uint8_t* unit
-        cdef const uint8_t* value = NULL
-        cdef const uint8_t* records[MAX_PAGE]
-        cdef int64_t sizes[MAX_PAGE]
+        cdef Py_buffer unit_source, source
+        cdef PageState page
         cdef Plan plan
-        cdef const int32_t* wanted = NULL
-        cdef int64_t wanted_count = 0, physical = -1, code, size, i, taken = 0, taken_bytes = 0
-        cdef int64_t value_size = 0, last = -1, needed = -1
-        cdef int32_t unit_size
-        cdef int status = -1, reason
-        cdef Row row
-        cdef char* p
-        damaged = None
+        cdef int64_t i
+        cdef list damaged = []
         PyObject_GetBuffer(units, &unit_source, PyBUF_SIMPLE)
         try:
             if at < 0 or stop > unit_source.len:
                 raise ValueError(f"units {at} to {stop} do not lie in {unit_source.len} bytes")
             PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
-            if hashes is not None:
-                try:
-                    PyObject_GetBuffer(hashes, &hash_source, PyBUF_SIMPLE)
-                except BaseException:
-                    PyBuffer_Release(&source)
-                    raise
-                wanted = <const int32_t*>hash_source.buf
-                wanted_count = hash_source.len // 4
             try:
-                readable = min(readable, source.len)
-                plan.stop = stop
-                if loaded > at:
-                    plan.stop = min(loaded, stop)
-                elif (
-                    residency is not None and at + 20 <= stop
-                    and load64(<const uint8_t*>unit_source.buf + at) < max(written_from, log_end - RECENT_BYTES)
-                ):
-                    plan.stop = min(stop, at + 20 * (max_records - count))
-                    if wanted != NULL or not self.is_span_resident(
-                        <const uint8_t*>unit_source.buf, at, plan.stop, base, readable, residency
-                    ):
-                        self.plan_page(
-                            <const uint8_t*>unit_source.buf, at, stop, wanted, wanted_count, base, readable, file_size,
-                            log_start, log_end, max_records, count, total, &plan,
-                        )
-                        for i in range(plan.count):
-                            if not residency.has(plan.starts[i], plan.stops[i]):
-                                physical = load64(<const uint8_t*>unit_source.buf + at)
-                                return b"", at, queue_offset, count, total, -1, None, -1, physical, (
-                                    plan.stop,
-                                    [(plan.starts[i], plan.stops[i], plan.places[i]) for i in range(plan.count)],
-                                )
-                for i in range(UNITS_AHEAD):
-                    prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * i, stop, &source, base)
-                while at + 20 <= stop and taken < MAX_PAGE:
-                    prefetch_record(<const uint8_t*>unit_source.buf, at + 20 * UNITS_AHEAD, stop, &source, base)
-                    unit = <const uint8_t*>unit_source.buf + at
-                    physical = load64(unit)
-                    unit_size = load32(unit + 8)
-                    code = load64(unit + 12)
-                    if count and self.is_full(log_end - physical, count, total + unit_size, max_records):
-                        break
-                    if at >= plan.stop:
-                        needed = physical
-                        break
-                    if unit_size == MAX_INT or unit_size <= 0 or physical < log_start:
-                        if not count:
-                            status = REMOVING
-                    elif wanted != NULL and code >= MIN_INT and not has_hash(wanted, wanted_count, <int32_t>code):
-                        if not count:
-                            status = NO_MATCH
-                    elif physical < base or physical - base >= file_size:
-                        needed = physical
-                        break
-                    else:
-                        i = physical - base
-                        if i > readable or unit_size > readable - i:
-                            reason = UNWRITTEN
-                        else:
-                            reason = examine(<const uint8_t*>source.buf, readable, i, base, self.check_crc, &row)
-                            if reason == STOP and (
-                                row.size != unit_size or row.queue_id != queue_id or row.queue_offset != queue_offset
-                                or row.topic_length != PyBytes_GET_SIZE(topic)
-                                or memcmp(
-                                    <const uint8_t*>source.buf + i + row.topic_at, PyBytes_AS_STRING(topic),
-                                    row.topic_length,
-                                )
-                            ):
-                                reason = BAD_POSITION
-                        if reason != STOP:
-                            if not count:
-                                status = REMOVING
-                            if reason != UNWRITTEN:
-                                damaged = [] if damaged is None else damaged
-                                damaged.append(queue_offset)
-                        elif wanted != NULL and not (
-                            last_value(
-                                <const uint8_t*>source.buf + i + row.properties_at, row.properties_length, b"TAGS", 4,
-                                &value, &value_size,
-                            )
-                            and is_among(value, value_size, texts)
-                        ):
-                            if not count:
-                                status = NO_MATCH
-                        else:
-                            records[taken] = <const uint8_t*>source.buf + i
-                            sizes[taken] = unit_size
-                            taken += 1
-                            count += 1
-                            total += unit_size
-                            taken_bytes += unit_size
-                            status = FOUND
-                    last = physical
-                    queue_offset += 1
-                    at += 20
-                found = PyBytes_FromStringAndSize(NULL, taken_bytes)
-                p = PyBytes_AS_STRING(found)
-                for i in range(taken):
-                    memcpy(p, records[i], sizes[i])
-                    p += sizes[i]
+                page.at = at
+                page.queue_offset = queue_offset
+                page.count = count
+                page.total = total
+                found = self.fill(
+                    &page, <const uint8_t*>unit_source.buf, stop, topic, queue_id, &source, base, readable, file_size,
+                    log_start, log_end, max_records, hashes, texts, residency, written_from, loaded, damaged, &plan,
+                )
             finally:
                 PyBuffer_Release(&source)
-                if hashes is not None:
-                    PyBuffer_Release(&hash_source)
         finally:
             PyBuffer_Release(&unit_source)
-        return found, at, queue_offset, count, total, status, damaged, last, needed, None
+        if page.is_cold:
+            return b"", at, queue_offset, count, total, -1, None, -1, page.needed, (
+                plan.stop, [(plan.starts[i], plan.stops[i], plan.places[i]) for i in range(plan.count)],
+            )
+        return (
+            found, page.at, page.queue_offset, page.count, page.total, page.status, damaged or None, page.last,
+            page.needed, None,
+        )
+
+    def try_page(
+        self,
+        tuple unit_files not None,
+        int64_t lowest,
+        offset,
+        bytes topic not None,
+        int32_t queue_id,
+        tuple log_files not None,
+        int64_t file_size,
+        int64_t log_end,
+        max_records,
+        hashes,
+        tuple texts,
+        int64_t written_from,
+    ):
+        """Reads the usual page in one step: its units lie in one file, its records in one file, all in memory.
+
+        unit_files    the files of the queue, in order; each has a FileWindow as `window`
+        lowest        the lowest queue offset of the queue
+        offset        the queue offset of the first message wanted
+        log_files     the files of the log, in order, each of `file_size` bytes
+
+        The other arguments are those of `read`. Returns a page; None, after which nothing has changed, for every other
+        get, and wherever a status other than those three is due.
+        """
+        cdef Py_buffer unit_source, source
+        cdef PageState page
+        cdef Plan plan
+        cdef FileWindow units, log
+        cdef int64_t first, most, highest, at, stop, readable, log_start = -1, physical, place
+        cdef Py_ssize_t i, log_count = len(log_files)
+        cdef list damaged = []
+        if not read_long(offset, &first) or not read_long(max_records, &most) or most <= 0 or file_size <= 0:
+            return None
+        if not len(unit_files) or not log_count:
+            return None
+        units = unit_files[len(unit_files) - 1].window
+        highest = (units.from_offset + units.readable()) // 20
+        if not lowest <= first < highest:
+            return None
+        i = len(unit_files) - 1
+        while units.from_offset > first * 20 and i > 0:
+            i -= 1
+            units = unit_files[i].window
+        at = first * 20 - units.from_offset
+        readable = units.readable()
+        if at < 0 or readable - at < 20 or not units.is_open():
+            return None
+        stop = min(readable, at + 20 * max(min(most, MAX_INT), MIN_EXAMINED))
+        if units.residency is not None and not units.residency.has(at, stop):
+            return None
+        for i in range(log_count):
+            log = log_files[i].window
+            if log.is_open():
+                log_start = log.from_offset
+                break
+        if log_start < 0:
+            return None
+        PyObject_GetBuffer(units.data, &unit_source, PyBUF_SIMPLE)
+        try:
+            if stop > unit_source.len:
+                return None
+            physical = load64(<const uint8_t*>unit_source.buf + at)
+            log = log_files[0].window
+            if physical < log.from_offset:
+                return None
+            place = (physical - log.from_offset) // file_size
+            if place >= log_count:
+                return None
+            log = log_files[place].window
+            if not log.is_open() or not log.from_offset <= physical < log.from_offset + file_size:
+                return None
+            PyObject_GetBuffer(log.data, &source, PyBUF_SIMPLE)
+            try:
+                page.at = at
+                page.queue_offset = first
+                page.count = page.total = 0
+                found = self.fill(
+                    &page, <const uint8_t*>unit_source.buf, stop, topic, queue_id, &source, log.from_offset,
+                    log.readable(), file_size, log_start, log_end, most, hashes, texts, log.residency,
+                    written_from, 0, damaged, &plan,
+                )
+            finally:
+                PyBuffer_Release(&source)
+        finally:
+            PyBuffer_Release(&unit_source)
+        if page.is_cold or page.needed >= 0 or page.status < 0:
+            return None
+        return self.page_type(
+            self.statuses[page.status], page.queue_offset, lowest, highest, found, page.count,
+            tuple(damaged) if damaged else (), log_end - max(page.last, 0) > self.memory_bytes,
+        )
+
+    cdef fill(
+        self, PageState* page, const uint8_t* units, int64_t stop, bytes topic, int32_t queue_id,
+        const Py_buffer* source, int64_t base, int64_t readable, int64_t file_size, int64_t log_start, int64_t log_end,
+        int64_t max_records, hashes, tuple texts, Residency residency, int64_t written_from, int64_t loaded,
+        list damaged, Plan* plan,
+    ):
+        """Reads records from the unit at page.at on; returns their bytes. See `read`. units[page.at:stop] must exist."""
+        cdef Py_buffer hash_source
+        cdef const int32_t* wanted = NULL
+        cdef int64_t wanted_count = 0
+        cdef const uint8_t* unit
+        cdef const uint8_t* value = NULL
+        cdef const uint8_t* records[MAX_PAGE]
+        cdef int64_t sizes[MAX_PAGE]
+        cdef int64_t physical = -1, code, i, taken = 0, taken_bytes = 0, value_size = 0
+        cdef int64_t at = page.at, queue_offset = page.queue_offset, count = page.count, total = page.total
+        cdef int32_t unit_size
+        cdef int reason
+        cdef Row row
+        cdef char* p
+        if hashes is not None:
+            PyObject_GetBuffer(hashes, &hash_source, PyBUF_SIMPLE)
+            wanted = <const int32_t*>hash_source.buf
+            wanted_count = hash_source.len // 4
+        try:
+            page.last = page.needed = -1
+            page.status = -1
+            page.is_cold = False
+            readable = min(readable, source.len)
+            plan.stop = stop
+            if loaded > at:
+                plan.stop = min(loaded, stop)
+            elif residency is not None and at + 20 <= stop and load64(units + at) < max(
+                written_from, log_end - RECENT_BYTES
+            ):
+                plan.stop = min(stop, at + 20 * (max_records - count))
+                if wanted != NULL or not self.is_span_resident(units, at, plan.stop, base, readable, residency):
+                    self.plan_page(
+                        units, at, stop, wanted, wanted_count, base, readable, file_size, log_start, log_end, max_records,
+                        count, total, plan,
+                    )
+                    for i in range(plan.count):
+                        if not residency.has(plan.starts[i], plan.stops[i]):
+                            page.needed = load64(units + at)
+                            page.is_cold = True
+                            return None
+            for i in range(UNITS_AHEAD):
+                prefetch_record(units, at + 20 * i, stop, source, base)
+            while at + 20 <= stop and taken < MAX_PAGE:
+                prefetch_record(units, at + 20 * UNITS_AHEAD, stop, source, base)
+                unit = units + at
+                physical = load64(unit)
+                unit_size = load32(unit + 8)
+                code = load64(unit + 12)
+                if count and self.is_full(log_end - physical, count, total + unit_size, max_records):
+                    break
+                if at >= plan.stop:
+                    page.needed = physical
+                    break
+                if unit_size == MAX_INT or unit_size <= 0 or physical < log_start:
+                    if not count:
+                        page.status = REMOVING
+                elif wanted != NULL and code >= MIN_INT and not has_hash(wanted, wanted_count, <int32_t>code):
+                    if not count:
+                        page.status = NO_MATCH
+                elif physical < base or physical - base >= file_size:
+                    page.needed = physical
+                    break
+                else:
+                    i = physical - base
+                    if i > readable or unit_size > readable - i:
+                        reason = UNWRITTEN
+                    else:
+                        reason = examine(<const uint8_t*>source.buf, readable, i, base, self.check_crc, &row)
+                        if reason == STOP and (
+                            row.size != unit_size or row.queue_id != queue_id or row.queue_offset != queue_offset
+                            or row.topic_length != PyBytes_GET_SIZE(topic)
+                            or memcmp(
+                                <const uint8_t*>source.buf + i + row.topic_at, PyBytes_AS_STRING(topic),
+                                row.topic_length,
+                            )
+                        ):
+                            reason = BAD_POSITION
+                    if reason != STOP:
+                        if not count:
+                            page.status = REMOVING
+                        if reason != UNWRITTEN:
+                            damaged.append(queue_offset)
+                    elif wanted != NULL and not (
+                        last_value(
+                            <const uint8_t*>source.buf + i + row.properties_at, row.properties_length, b"TAGS", 4,
+                            &value, &value_size,
+                        )
+                        and is_among(value, value_size, texts)
+                    ):
+                        if not count:
+                            page.status = NO_MATCH
+                    else:
+                        records[taken] = <const uint8_t*>source.buf + i
+                        sizes[taken] = unit_size
+                        taken += 1
+                        count += 1
+                        total += unit_size
+                        taken_bytes += unit_size
+                        page.status = FOUND
+                page.last = physical
+                queue_offset += 1
+                at += 20
+            found = PyBytes_FromStringAndSize(NULL, taken_bytes)
+            p = PyBytes_AS_STRING(found)
+            for i in range(taken):
+                memcpy(p, records[i], sizes[i])
+                p += sizes[i]
+        finally:
+            if hashes is not None:
+                PyBuffer_Release(&hash_source)
+        page.at = at
+        page.queue_offset = queue_offset
+        page.count = count
+        page.total = total
+        return found
 
     cdef inline bint is_full(self, int64_t distance, int64_t count, int64_t total, int64_t max_records) noexcept nogil:
         """Whether a page of `count` records ends before a record that would bring it to `total` bytes."""
@@ -402,41 +623,3 @@ cdef inline bint has_hash(const int32_t* hashes, int64_t count, int32_t code) no
         if hashes[i] == code:
             return True
     return False
-
-
-# -- readers -------------------------------------------------------------------------------------------------
-
-cdef class ReaderCount:
-    """Counts the readers of a file, so that it is unmapped only after the last one. The GIL is the lock.
-
-    Starts at one: the owner counts as a reader until `retire`.
-    """
-
-    cdef readonly int64_t count
-    cdef readonly bint is_retired
-
-    def __init__(self):
-        self.count = 1
-
-    def acquire(self):
-        """Adds a reader and returns True; False once the file is retired. Each acquire needs one `release`."""
-        if self.is_retired or self.count <= 0:
-            return False
-        self.count += 1
-        return True
-
-    def release(self):
-        """Removes a reader; returns True if it was the last one."""
-        self.count -= 1
-        return self.count == 0
-
-    def retire(self):
-        """Refuses new readers from now on and removes the owner; returns True if no reader is left.
-
-        A second call changes nothing and returns False.
-        """
-        if self.is_retired:
-            return False
-        self.is_retired = True
-        self.count -= 1
-        return self.count == 0

@@ -22,6 +22,7 @@ __all__ = [
     "Rows",
     "TextColumn",
     "Topics",
+    "UnitFile",
     "UnitRun",
     "WritableBuffer",
 ]
@@ -41,6 +42,15 @@ QueuePart: TypeAlias = tuple[str, int, list[UnitRun], memoryview]
 Cold: TypeAlias = tuple[int, list[tuple[int, int, int]]]
 """What a page needs of a log file, not all of it in memory: the end of its units, and the ranges of their records, each
 as start, stop, and the place of its first unit."""
+
+
+class UnitFile(NamedTuple):
+    """A file of a queue: its queue id, the queue offset of its first unit, and how many bytes of it may be read."""
+
+    queue_id: int
+    first: int
+    readable: int
+    data: Buffer
 
 
 class TextColumn(NamedTuple):

@@ -19,6 +19,7 @@ from penstock.format.kernels.plain.arrow_out import (
     unit_rows,
 )
 from penstock.format.kernels.plain.audit import check_chains, number_groups, sum_groups
+from penstock.format.kernels.plain.decode import decode_at, decode_records
 from penstock.format.kernels.plain.dispatch import (
     RangeBuilder,
     find_property,
@@ -26,7 +27,7 @@ from penstock.format.kernels.plain.dispatch import (
     tag_codes,
 )
 from penstock.format.kernels.plain.index import find_key, find_keys, index_find, index_put, index_rewind, match_record
-from penstock.format.kernels.plain.read import PageReader, ReaderCount, Residency
+from penstock.format.kernels.plain.read import FileWindow, PageReader, ReaderCount, Residency
 from penstock.format.kernels.plain.record import (
     TopicTable,
     check_record,
@@ -38,13 +39,13 @@ from penstock.format.kernels.plain.record import (
     first_torn,
     java_hash,
     publish,
-    record_fields,
     walk,
     write_blank,
 )
 
 __all__ = [
     "Appender",
+    "FileWindow",
     "PageReader",
     "RangeBuilder",
     "ReaderCount",
@@ -54,6 +55,8 @@ __all__ = [
     "check_record",
     "copy_published",
     "crc32",
+    "decode_at",
+    "decode_records",
     "encode_puts",
     "encode_record",
     "fill_rows",
@@ -80,7 +83,6 @@ __all__ = [
     "prefault",
     "property_texts",
     "publish",
-    "record_fields",
     "row_fields",
     "split_batch",
     "split_keys",

@@ -48,6 +48,11 @@ class Appender:
         """True to have `wake` called after the next append."""
         self.wake: Callable[[], object] = _noop
         """Called after an append if the follower is asleep."""
+        self.needs_ack = False
+        """Whether a put waits for the disk or a slave after the append: `resume` does it."""
+        self.resume: Callable[[Any, Any], Any] = _decline
+        """`put` calls it with a message and the result of its append, None if that was declined, and returns its
+        result."""
         self.page_need: Callable[[], object] = _noop
         """Called after every 8 MiB: it is time to prefault the next pages."""
         self.queues: dict[str, dict[int, int]] = {}
@@ -72,6 +77,10 @@ class Appender:
         """Appends a list of messages, which become visible at once; returns their results, or None to decline all."""
         return None
 
+    def put(self, message: object) -> Any:
+        """Appends a message and returns its result. `resume` puts what `append` declines, and waits for acks."""
+        return self.resume(message, None)
+
     def append(self, message: object) -> Any:
         """Appends a message and returns its result, or None to decline."""
         return None
@@ -79,6 +88,11 @@ class Appender:
 
 def _noop() -> None:
     """Does nothing."""
+
+
+def _decline(message: object, result: Any) -> Any:
+    """Returns the result of the append."""
+    return result
 
 
 def prefault(out: WritableBuffer, start: int, stop: int) -> None:

@@ -14,7 +14,9 @@ import numpy as np
 from penstock.format.kernels.plain.dispatch import find_property
 from penstock.format.kernels.plain.read import Residency
 from penstock.format.kernels.plain.record import check_room, java_hash, view_of, walk, writable_view_of
-from penstock.format.kernels.types import Buffer, Ints, Longs, WritableBuffer
+from penstock.format.kernels.types import Bools, Buffer, Ints, Longs, UnitFile, WritableBuffer
+from penstock.format.queue_unit import UNIT_SIZE, unpack_unit
+from penstock.format.record_layout import head_of
 
 _HEADER_SIZE, _SLOT_SIZE, _ITEM_SIZE = 40, 4, 20
 _BEGIN_TIMESTAMP, _END_TIMESTAMP, _BEGIN_OFFSET, _END_OFFSET, _SLOT_COUNT, _COUNT = 0, 8, 16, 24, 32, 36
@@ -207,18 +209,22 @@ def find_keys(
     begin: int,
     end: int,
     check_crc: bool,
-) -> tuple[Longs, Longs]:
-    """Finds the records with these keys; returns (numbers of the keys, physical offsets), for many keys at once.
+    units: list[UnitFile],
+) -> tuple[Longs, Longs, Bools]:
+    """Finds the records with many keys at once; returns (numbers of the keys, physical offsets, confirmed).
 
     indexes          whole index files, each with `slots` slots and `items` items
     logs             the files of the log in order, each of `file_size` bytes; the first starts at `log_base`
     log_end          physical offset up to which the log may be read
     begin, end       first and last store timestamp, in milliseconds
     check_crc        whether to check the CRC of each record's body
+    units            the topic's queue files as UnitFile, in the order of queue id and offset
 
-    A record that names a key twice is returned twice.
+    A record that names a key twice is returned twice. Confirmed is a record whose own unit points to it.
     """
-    numbers, offsets = [], []
+    if file_size <= 0:
+        raise ValueError("a log file has bytes")
+    numbers, offsets, confirmed = [], [], []
     for table in indexes:
         for number, text in enumerate(keys):
             key = text.encode()
@@ -227,10 +233,23 @@ def find_keys(
                 if not log_base <= offset < log_end or place >= len(logs):
                     continue
                 data, base = logs[place], log_base + place * file_size
-                if match_record(data, at, base, file_size, check_crc, topic, key, begin, end) is not None:
+                record = match_record(data, at, base, file_size, check_crc, topic, key, begin, end)
+                if record is not None:
                     numbers.append(number)
                     offsets.append(offset)
-    return np.array(numbers, np.int64), np.array(offsets, np.int64)
+                    confirmed.append(_is_confirmed(record, units))
+    return np.array(numbers, np.int64), np.array(offsets, np.int64), np.array(confirmed, np.bool_)
+
+
+def _is_confirmed(record: bytes, units: list[UnitFile]) -> bool:
+    """Whether the unit that a record names points to it."""
+    head = head_of(record)
+    for each in units:
+        at = (head.queue_offset - each.first) * UNIT_SIZE
+        view = view_of(each.data)[: max(0, each.readable)]
+        if each.queue_id == head.queue_id and 0 <= at <= len(view) - UNIT_SIZE:
+            return unpack_unit(view, at)[:2] == (head.physical_offset, head.size)
+    return False
 
 
 def _cold_end(residency: Residency, log: memoryview, at: int) -> int:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +57,9 @@ class PageReader:
     max_count_on_disk    the same count for records on disk
     max_bytes_on_disk    the same size for records on disk
     check_crc            whether to check the CRC of each body
+    page_type            `try_page` calls it with (status, next queue offset, lowest and highest queue offset, records,
+                         count, damaged queue offsets, whether the last record is on disk)
+    statuses             the values of FOUND, NO_MATCH and REMOVING for it
     """
 
     def __init__(
@@ -65,6 +70,8 @@ class PageReader:
         max_count_on_disk: int,
         max_bytes_on_disk: int,
         check_crc: bool,
+        page_type: Callable[..., Any] | None = None,
+        statuses: tuple[Any, Any, Any] = (None, None, None),
     ) -> None:
         self._memory_bytes = memory_bytes
         self._limits = ((max_count_in_memory, max_bytes_in_memory), (max_count_on_disk, max_bytes_on_disk))
@@ -164,6 +171,34 @@ class PageReader:
                 status = outcome
             last, at, queue_offset = physical, at + UNIT_SIZE, queue_offset + 1
         return b"".join(found), at, queue_offset, count, total, status, damaged or None, last, needed, None
+
+    def try_page(
+        self,
+        unit_files: tuple[object, ...],
+        lowest: int,
+        offset: int,
+        topic: bytes,
+        queue_id: int,
+        log_files: tuple[object, ...],
+        file_size: int,
+        log_end: int,
+        max_records: int,
+        hashes: Ints | None,
+        texts: tuple[bytes, ...],
+        written_from: int,
+    ) -> Any:
+        """Reads the usual page in one step: its units lie in one file, its records in one file, all in memory.
+
+        unit_files    the files of the queue, in order; each has a FileWindow as `window`
+        lowest        the lowest queue offset of the queue
+        offset        the queue offset of the first message wanted
+        log_files     the files of the log, in order, each of `file_size` bytes
+
+        The other arguments are those of `read`. Returns a page; None, after which nothing has changed, for every other
+        get, and wherever a status other than those three is due. Here always None: the reference is the store's general
+        path on top of `read`.
+        """
+        return None
 
     def _is_full(self, distance: int, count: int, total: int, max_records: int) -> bool:
         """Whether a page of `count` records ends before a record that would bring it to `total` bytes."""
@@ -268,6 +303,23 @@ class ReaderCount:
             self.is_retired = True
             self.count -= 1
             return self.count == 0
+
+
+class FileWindow:
+    """What readers see of a mapped file: its bytes, how many of them may be read, and whether it is being deleted.
+
+    data         the file's bytes
+    from_offset  the offset of its first byte
+    marks        int64 numbers that the file's writer keeps; the first is the number of bytes that may be read
+    readers      refuses readers once the file is being deleted
+    residency    tells what of `data` is in memory; None: all of it is
+    """
+
+    def __init__(
+        self, data: Buffer, from_offset: int, marks: Buffer, readers: ReaderCount, residency: Residency | None
+    ) -> None:
+        if len(view_of(marks)) < 8:
+            raise ValueError("the marks of a file take 8 bytes or more")
 
 
 def _low_bits(code: int) -> int:

@@ -10,7 +10,6 @@ import re
 import struct
 import threading
 import zlib
-from typing import Any
 
 import numpy as np
 
@@ -28,16 +27,12 @@ from penstock.format.constants import (
 )
 from penstock.format.kernel_row_types import ROW, Reason
 from penstock.format.kernels.types import Buffer, Rows, Topics, WritableBuffer
-from penstock.format.properties import decode_properties
 from penstock.format.record_layout import (
-    BORN_HOST_AT,
     HEAD,
     LONG,
     MIDDLE,
     SIZE_AND_MAGIC,
-    physical_offset_of,
     size_and_magic,
-    store_timestamp_at,
 )
 from penstock.format.sys_flag import host_sizes
 
@@ -332,47 +327,6 @@ def find_record(data: Buffer, base: int, start: int, stop: int, check_crc: bool)
 def without_record_crc(properties: bytes) -> bytes:
     """Returns a property string without the CRC of the record, if that is its last property."""
     return properties[: -len(RECORD_CRC)] if ends_with_record_crc(properties) else properties
-
-
-def record_fields(data: Buffer, at: int) -> tuple[Any, ...] | int:
-    """Returns the fields of the record at data[at] in the order of `Record`, hosts as bytes.
-
-    Returns a Reason as an int if there is no record. Checks the record's lengths, but not its position or CRC.
-    """
-    whole = view_of(data)
-    if not 0 <= at <= len(whole):
-        raise ValueError(f"{at} is not a position")
-    view = whole[at:]
-    if len(view) < MIN_RECORD_SIZE:
-        return int(check_record(view, 0, 0, False)) if view else Reason.BEYOND_END
-    rows, _, reason = walk(view, physical_offset_of(view), 0, 1, False, None, 1)
-    if not len(rows):
-        return reason
-    row = {name: int(rows[0][name]) for name in rows.dtype.names or ()}
-    born_size, store_size = host_sizes(row["sys_flag"])
-    store_host_at = store_timestamp_at(row["sys_flag"]) + LONG.size
-
-    def part(name: str) -> bytes:
-        return bytes(view[row[f"{name}_at"] : row[f"{name}_at"] + row[f"{name}_length"]])
-
-    return (
-        part("topic").decode("utf-8", "surrogateescape"),
-        row["queue_id"],
-        row["queue_offset"],
-        row["physical_offset"],
-        row["size"],
-        row["flag"],
-        row["sys_flag"],
-        row["born_timestamp"],
-        bytes(view[BORN_HOST_AT : BORN_HOST_AT + born_size]),
-        row["store_timestamp"],
-        bytes(view[store_host_at : store_host_at + store_size]),
-        row["reconsume_times"],
-        row["prepared_transaction_offset"],
-        decode_properties(without_record_crc(part("properties"))),
-        part("body"),
-        row["body_crc"],
-    )
 
 
 def is_incomplete(magic: int) -> bool:
