@@ -153,6 +153,8 @@ def parse_assign(value: str) -> tuple[tuple[str, str, int], ...]:
 def _by_queue(value: str) -> dict[tuple[str, str, int], int]:
     numbers: dict[tuple[str, str, int], int] = {}
     for topic, inner in _object(value).items():
+        if topic.startswith("@"):
+            continue  # the proof beside the offsets of a stream's progress, which can be given as they are
         if not isinstance(inner, dict) or not inner:
             raise ValueError(f'topic {topic}: it must have numbers by queue, as in {{"{topic}": {{"0": 12}}}}')
         by_broker = inner if any(isinstance(each, dict) for each in inner.values()) else {ANY_BROKER: inner}
@@ -278,8 +280,9 @@ class Options:
         READ(
             "what damage becomes: a row, an error, or nothing",
             parser=_one_of("PERMISSIVE", "FAILFAST", "DROPMALFORMED"),
+            shown="batch `PERMISSIVE`, stream `FAILFAST`",
         ),
-    ] = "PERMISSIVE"
+    ] = ""
     column_name_of_corrupt_record: Annotated[
         str, READ("name of the column with the reason, if selected", parser=_text)
     ] = "_corrupt"

@@ -9,7 +9,7 @@ same tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -49,6 +49,18 @@ class OffsetRange(msgspec.Struct, frozen=True):
     @property
     def count(self) -> int:
         return self.stop - self.start
+
+
+class Witness(NamedTuple):
+    """Identifies a message that was read: its physical offset, and its store time (epoch ms; -1 if unreadable)."""
+
+    physical_offset: int
+    store_timestamp: int
+
+    def agrees_with(self, found: Witness) -> bool:
+        """Returns whether `found` may be the same message. A time that cannot be read proves nothing."""
+        times = {self.store_timestamp, found.store_timestamp} - {-1}
+        return self.physical_offset == found.physical_offset and len(times) < 2
 
 
 class TaskLimits(msgspec.Struct, frozen=True):
@@ -186,6 +198,24 @@ class MessageSource(Protocol):
 
     def size(self, queue: Queue, start: int, stop: int) -> int:
         """Returns the estimated bytes of the records from `start` to `stop`. Must be deterministic."""
+        ...
+
+    def witnesses(self, offsets: Mapping[Queue, int]) -> dict[Queue, Witness]:
+        """Returns the witness of the last message before each offset. Leaves out queues that have none to show.
+
+        The witness of a log is the first record of the file that holds the byte before the offset.
+        """
+        ...
+
+    def first_records(self) -> dict[str, Witness]:
+        """Returns the oldest record of each store's log by broker. Leaves out stores that cannot show it."""
+        ...
+
+    def why_replaced(self, queue: Queue, offset: int, witness: Witness, first_record: Witness | None) -> str:
+        """Returns in one clause why the message before `offset` is no longer the one that `witness` describes.
+
+        `first_record` is what `first_records` returned for the queue's store when the witness was taken.
+        """
         ...
 
     def tasks(self, spans: Sequence[Sequence[OffsetRange]]) -> list[ReadTask]:
