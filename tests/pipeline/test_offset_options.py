@@ -73,7 +73,7 @@ def test_times_are_milliseconds_by_queue() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("latest", 'it must be JSON such as {"orders": {"0": 1700000000000}}'),
+        ("latest", 'it must be JSON such as {"orders": {"0": 1700000000000'),
         ('{"o": {"0": -1}}', "o queue 0: -1 is not a time in milliseconds"),
     ],
 )

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _SMALLEST_PIECE: Final = 16 << 20
 _LARGEST_PIECE: Final = 512 << 20
 _PIECES_EACH: Final = 4
+_SMALLEST_TASK: Final = 8 << 20
+_MANY_TASKS: Final = 16
 
 
 # -- ranges ----------------------------------------------------------------------------------------------------------
@@ -110,18 +112,26 @@ def _evenly(span: OffsetRange, pieces: int) -> list[OffsetRange]:
     ]
 
 
-def pack_ranges(spans: Sequence[OffsetRange], max_bytes: int, max_tasks: int) -> list[list[OffsetRange]]:
+def task_size_for(total: int, max_bytes: int) -> int:
+    """Returns the bytes that one task should read of `total` bytes; `max_bytes` at most.
+
+    A task costs Spark up to 80 ms of CPU time before its first row, so it reads at least 8 MB: a small micro-batch is
+    one task. Larger reads get about 16 tasks, to keep the cores of a machine busy, and from 16 times `max_bytes` on as
+    many as are needed. The result depends on the arguments only, because a replayed micro-batch must have the same
+    tasks.
+    """
+    return min(max_bytes, max(total // _MANY_TASKS, _SMALLEST_TASK))
+
+
+def pack_ranges(spans: Sequence[OffsetRange], max_bytes: int) -> list[list[OffsetRange]]:
     """Groups spans into tasks, so that a thousand quiet queues do not cost a thousand tasks. Returns a list per task.
 
-    Keeps the order. A task takes spans until the next span would exceed `max_bytes`, or total bytes / `max_tasks` if
-    that is less. There can be more than `max_tasks` tasks.
+    Keeps the order. A task takes spans until the next span would exceed `max_bytes`.
     """
-    total = sum(span.size for span in spans)
-    share = min(max_bytes, max(total // max(max_tasks, 1), 1))
     tasks: list[list[OffsetRange]] = []
     size = 0
     for span in spans:
-        if not tasks or size + span.size > share:
+        if not tasks or size + span.size > max_bytes:
             tasks.append([])
             size = 0
         tasks[-1].append(span)

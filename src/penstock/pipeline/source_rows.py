@@ -24,7 +24,6 @@ from penstock.format.constants import KEYS, UNIQ_KEY
 from penstock.format.sys_flag import COMPRESSED
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
-from penstock.protocol.compression import MAX_SIZE, inflate_body
 
 _log = logging.getLogger("penstock.pipeline")
 
@@ -46,7 +45,7 @@ class InflatedRows(NamedTuple):
     """The rows of this piece whose body could not be unpacked: row number in the piece, and the reason."""
 
 
-def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_SIZE) -> Iterator[InflatedRows]:
+def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int | None = None) -> Iterator[InflatedRows]:
     """Yields the batch with its column `body` unpacked, in several pieces if the unpacked bodies are large.
 
     `sys_flags` has the sysFlag of each row; the batch itself may lack that column. `limit` is the maximum bytes of one
@@ -57,6 +56,9 @@ def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_
     if not len(packed) or _BODY not in batch.schema.names:
         yield InflatedRows(0, batch)
         return
+    from penstock.protocol.compression import MAX_SIZE, inflate_body  # most workers meet no compressed body
+
+    limit = MAX_SIZE if limit is None else limit
     column = batch.column(_BODY)
     first, room = 0, _MAX_PIECE_BYTES
     bodies: dict[int, bytes] = {}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -28,12 +28,13 @@ from penstock.store.arrow_batches import ArrowReader
 from penstock.store.config_files import ConfigFiles
 from penstock.store.consume_queue import ReadableQueue, unit_pages
 from penstock.store.layout import path_below
-from penstock.store.message_store import MessageStore
-from penstock.store.query import Boundary
-from penstock.store.readonly.store_folder import StoreFolder, find_paths, name_stores
 from penstock.store.readonly.tail import StoreTail
 from penstock.store.readonly.view import FilesView, QueueView
-from penstock.store.settings import Settings
+
+if TYPE_CHECKING:  # a worker imports this module and opens no store
+    from penstock.store.message_store import MessageStore
+    from penstock.store.readonly.store_folder import StoreFolder
+    from penstock.store.settings import Settings
 
 LOG: Final = ""
 """The topic of the pseudo queue that represents a store's log."""
@@ -124,6 +125,8 @@ class SingleStore:
         if topic == LOG:
             offset = self._log_offset_at(timestamp, low, high)
         else:
+            from penstock.store.query import Boundary
+
             offset = self.view.offset_by_time(topic, queue_id, timestamp, Boundary.LOWER)
         return min(max(offset, low), high)
 
@@ -288,6 +291,8 @@ class StoreSource:
     """A MessageSource over one or more stores. `following` opens them for a stream, which refreshes often."""
 
     def __init__(self, options: Options, *, following: bool = False) -> None:
+        from penstock.store.readonly.store_folder import StoreFolder, find_paths, name_stores
+
         paths = find_paths(options.path)
         self.name = ", ".join(str(path) for path in paths)
         self._options = options

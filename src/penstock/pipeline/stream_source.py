@@ -1,19 +1,21 @@
 """`spark.readStream` over queues (`format("rocketmq")`) and over a store's published log. Needs pyspark.
 
 Spark's checkpoint keeps the offsets as `{topic: {broker: {queue id: offset}}}`. Spark compares offsets as text, so
-their order is fixed. Beside the offsets it keeps, under two names that no topic can have, what proves that a restarted
+their order is fixed. Beside the offsets it keeps, under names that no topic can have, what proves that a restarted
 query continues where it stopped:
 
     "@read"   {topic: {broker: {queue id: [physical offset, store time]}}}, the last message before each offset
     "@store"  {broker: [physical offset, store time]}, the first record of each store's log
+    "@from"   the stores' paths or the cluster's address: a sink refuses a topic that its own query reads
 
 Before a micro-batch reads on in a queue, the reader compares the message before its start with this witness. If they
 differ, the topic was created again, the log was truncated and filled again, or this is another store: an error, or with
-failOnDataLoss=false a new start at the queue's first message. Offsets without witnesses, from an older version, are
-not compared. A start option counts only for a new query. Spark logs only the ends of micro-batches. The first
-micro-batch is therefore empty: its end logs the query's start, which a crash then cannot move. The plan of a
-micro-batch depends only on its offsets and the options, so a replayed micro-batch reads the same rows. One StreamReader
-lives on the driver and keeps the source open. Workers read with pickled copies.
+failOnDataLoss=false a new start at the queue's first message. Offsets without witnesses, from an older version, are not
+compared. Workers import this module to read, so what only the driver needs is imported in the methods. A start option
+counts only for a new query. Spark logs only the ends of micro-batches. The first micro-batch is therefore empty: its
+end logs the query's start, which a crash then cannot move. The plan of a micro-batch depends only on its offsets and
+the options, so a replayed micro-batch reads the same rows. One StreamReader lives on the driver and keeps the source
+open. Workers read with pickled copies.
 
 `PublishedLog` streams the log of a store with dispatch=external as byte ranges, for jobs that build derived data. A
 micro-batch begins at the previous end and ends at the position that the store publishes. Its rows are ranges with the
@@ -43,14 +45,10 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from penstock.errors import BadStore, DataLost, PenstockError
 from penstock.pipeline.errors import as_user_errors
-from penstock.pipeline.options import LATEST, Options
-from penstock.pipeline.plan import choose_queues, describe, open_source, plan, spans_between, start_offsets
+from penstock.pipeline.options import LATEST, PLACE, Options
 from penstock.pipeline.ranges import MessageSource, Queue, Witness
 from penstock.pipeline.source import ReadPartition, check_schema, read_part
 from penstock.pipeline.source_rows import RowShape
-from penstock.pipeline.store_source import StoreSource
-from penstock.store.derive import cut_range
-from penstock.store.external_dispatch.coordination import read_mark
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 
@@ -74,6 +72,8 @@ class Proof(NamedTuple):
     """The witness of the last message before each queue's offset. Queues without one are not compared."""
     stores: Mapping[str, Witness]
     """The first record of each store's log, by broker."""
+    place: str = ""
+    """The stores or the cluster that the query reads."""
 
 
 _NO_PROOF: Final = Proof({}, {})
@@ -95,7 +95,7 @@ def _flat(document: Mapping[str, Any]) -> Iterator[tuple[Queue, Any]]:
 
 def to_json(offsets: Mapping[Queue, int], proof: Proof = _NO_PROOF) -> dict[str, Any]:
     """Returns the offsets as nested dictionaries, sorted by topic, broker and queue id. The proof comes first."""
-    document: dict[str, Any] = {}
+    document: dict[str, Any] = {PLACE: proof.place} if proof.place else {}
     if proof.read:
         document[PROOF_READ] = _nested({queue: list(witness) for queue, witness in proof.read.items()})
     if proof.stores:
@@ -184,6 +184,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> MessageSource:
         if self._source is None:
+            from penstock.pipeline.plan import open_source
+
             self._options.check_reading()
             self._options.check_streaming()
             check_schema(self._schema, self._options)
@@ -195,10 +197,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         with as_user_errors():
             if self._initial is None:
+                from penstock.pipeline.plan import choose_queues, start_offsets
+                from penstock.pipeline.store_source import StoreSource
+
                 source = self._open()
                 queues = choose_queues(source, self._options)
                 first = start_offsets(source, queues, self._options, otherwise=LATEST)
-                self._initial = to_json(first, Proof(source.witnesses(first), source.first_records()))
+                self._initial = to_json(first, Proof(source.witnesses(first), source.first_records(), source.name))
                 self._log_limit()
                 if isinstance(source, StoreSource):
                     source.close_views()
@@ -228,7 +233,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             advanced = {queue for queue, stop in last.items() if stop > first[queue]}
             if replaced := self._replaced(first, proof, ends_before | advanced):
                 kept = {queue: witness for queue, witness in proof.read.items() if queue not in replaced}
-                return to_json({**first, **replaced}, Proof(kept, source.first_records()))
+                return to_json({**first, **replaced}, Proof(kept, source.first_records(), source.name))
             last = {queue: max(stop, first[queue]) for queue, stop in last.items()}
             waiting = backlog(first, last)
             if not waiting or self._should_wait(waiting):
@@ -239,6 +244,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._planned
 
     def _ends(self, *, refresh: bool = True) -> Offsets:
+        from penstock.pipeline.plan import choose_queues
+
         source = self._open()
         if refresh:
             source.refresh()
@@ -249,7 +256,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         source = self._open()
         advanced = {queue: stop for queue, stop in last.items() if stop > first[queue]}
         kept = {queue: witness for queue, witness in proof.read.items() if queue not in advanced}
-        return to_json({**first, **last}, Proof(kept | source.witnesses(advanced), source.first_records()))
+        return to_json({**first, **last}, Proof(kept | source.witnesses(advanced), source.first_records(), source.name))
 
     def _replaced(self, offsets: Offsets, proof: Proof, queues: Iterable[Queue]) -> Offsets:
         """Returns the minimum offset of each of the queues whose last message read is no longer the same.
@@ -257,6 +264,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises DataLost for such a queue, unless failOnDataLoss is false. The caller then makes an empty batch, whose
         end logs the returned offsets.
         """
+        from penstock.pipeline.plan import describe
+
         source = self._open()
         queues = list(queues)
         found = source.witnesses({queue: offsets[queue] for queue in queues if queue in proof.read})
@@ -304,6 +313,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- batches ---------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        from penstock.pipeline.plan import plan, spans_between
+
         with as_user_errors():
             source = self._open()
             first, last = from_json(start), from_json(end)
@@ -326,11 +337,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Does nothing if the source is a store.
         """
-        if not self._options.progress_group:
+        if not self._options.progress_group or self._options.path:
             return
         source = self._open()
-        if isinstance(source, StoreSource):
-            return
         try:
             source.commit_group(self._options.progress_group, from_json(end))  # type: ignore[attr-defined]
         except PenstockError as error:
@@ -380,6 +389,8 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._goal: int | None = None
 
     def _published(self) -> int:
+        from penstock.store.external_dispatch.coordination import read_mark
+
         mark = read_mark(self._files, self._end)
         if mark is None:
             raise BadStore("this store does not publish the end of its log; start it with dispatch=external",
@@ -410,6 +421,8 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = int(start["position"]), int(end["position"])
         if begin >= stop:
             return []
+        from penstock.store.derive import cut_range
+
         cut = cut_range(begin, stop, self._pieces, _MIN_PIECE)
         return [LogSlice(first, last, first == self._start) for first, last in cut]
 
