@@ -30,6 +30,8 @@ LATEST: Final = -1
 
 PLACE: Final = "@from"
 """The name beside a stream's offsets under which they say the stores or the cluster that the stream reads."""
+MEAN_SIZES: Final = "@mean"
+"""The name beside the reported ends of a stream's queues under which they have the mean bytes of a message by topic."""
 ANY_BROKER: Final = ""
 """In place of a broker's name: matches any broker that has the queue."""
 

@@ -45,7 +45,7 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from penstock.errors import BadStore, DataLost, PenstockError
 from penstock.pipeline.errors import as_user_errors
-from penstock.pipeline.options import LATEST, PLACE, Options
+from penstock.pipeline.options import LATEST, MEAN_SIZES, PLACE, Options
 from penstock.pipeline.ranges import MessageSource, Queue, Witness
 from penstock.pipeline.source import ReadPartition, check_schema, read_part
 from penstock.pipeline.source_rows import RowShape
@@ -177,6 +177,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._goal: Offsets | None = None
         self._planned: dict[str, Any] | None = None
         """The end that the last `latestOffset` returned, after it had compared the start with its proof."""
+        self._means: dict[str, int] = {}
+        """The mean bytes of a message in the last micro-batch, by topic."""
         self._last_batch = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -219,7 +221,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:
         with as_user_errors():
-            return to_json(self._ends(refresh=False))
+            return {MEAN_SIZES: dict(sorted(self._means.items())), **to_json(self._ends(refresh=False))}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with as_user_errors():
@@ -327,6 +329,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 replaced |= self._replaced(last, proof_of(end), (each for each in advanced if each not in replaced))
                 last = {queue: stop for queue, stop in last.items() if queue not in replaced}
             spans = spans_between(source, first, last, self._options)
+            for topic in {span.queue.topic for span in spans}:
+                read = [span for span in spans if span.queue.topic == topic]
+                self._means[topic] = sum(span.size for span in read) // sum(span.count for span in read)
             return [ReadPartition(task) for task in plan(source, spans, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
