@@ -40,5 +40,13 @@ def test_a_time_survives_a_round_trip() -> None:
 
 def test_a_missing_time_is_a_dash_and_an_impossible_one_its_number() -> None:
     assert [format_time(each) for each in (0, -1, 10**18)] == ["-", "-", str(10**18)]
-    with pytest.raises(ValueError, match="yesterday"):
-        parse_time("yesterday")
+    for text in ("yesterday", "now-1", "now-1y", "nowadays"):
+        with pytest.raises(ValueError, match="it must be"):
+            parse_time(text)
+
+
+def test_a_time_may_be_relative_to_the_present() -> None:
+    now = parse_time("now")
+    assert 0 <= parse_time("now-1h") - (now - 3_600_000) < 60_000
+    assert 0 <= parse_time("now + 2d") - (now + 172_800_000) < 60_000
+    assert parse_time("2026-01-31T23:59:00Z") == 1_769_903_940_000

@@ -7,6 +7,7 @@ Pure functions. Times are epoch milliseconds. Their texts are in local time.
 from __future__ import annotations
 
 import re
+import time
 from datetime import datetime
 from typing import Final
 
@@ -68,9 +69,27 @@ def parse_size(text: str) -> int:
 def parse_time(text: str) -> int:
     """Returns the epoch milliseconds of a text such as `2026-01-31T23:59`, which is local time unless it has a zone.
 
-    A number is taken as epoch milliseconds. Raises ValueError.
+    `now`, `now-1h` and `now+30m` are times relative to the present. A number is taken as epoch milliseconds. Raises
+    ValueError.
     """
     text = text.strip()
-    if text.isdecimal():
+    if text.isascii() and text.isdecimal():
         return int(text)
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
+    if relative := re.fullmatch(r"now(?:\s*([+-])\s*(\w+))?", text):
+        distance = parse_duration(relative[2]) if relative[1] else 0.0
+        return time.time_ns() // 1_000_000 + int(distance * 1000) * (-1 if relative[1] == "-" else 1)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise ValueError("it must be milliseconds, a time such as 2026-01-31T23:59, or one such as now-1h") from None
+
+
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(text: str) -> float:
+    """Returns the seconds of a duration such as 500ms, 30s, 15m, 1h or 7d. Raises ValueError."""
+    match = re.fullmatch(r"(\d{1,12})\s*([a-z]+)", text.lower())
+    if match is None or match[2] not in _SECONDS:
+        raise ValueError("it must be a time such as 500ms, 30s or 15m")
+    return int(match[1]) * _SECONDS[match[2]]

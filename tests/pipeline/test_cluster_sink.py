@@ -27,7 +27,7 @@ QUERY = Identity(WriterKind.QUERY, "7d6f4b0e", 3)
 
 def send(b: LocalBroker, columns: str, partition: int = 0, identity: Identity = QUERY, **values: Any) -> int:
     target = ClusterTarget.of(Options.read({"namesrv": b.namesrv}))
-    rows = WrittenRows.of(columns_of(columns), "orders")
+    rows = WrittenRows.of(columns_of(columns), "", "orders")
     return target.send(identity, rows, partition, [pa.RecordBatch.from_pydict(values)])
 
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.loopback import free_port
-from support.pipeline import access_to, cluster_source, column_of, read_pages, send, whole
+from support.loopback import free_port, make_authority, make_certificate
+from support.pipeline import access_to, cluster_source, column_of, columns_of, read_pages, read_tasks, send, whole
 
 from penstock.client.config import ClientConfig, Credentials
 from penstock.client.instance import ClientInstance
 from penstock.client.message import Message
-from penstock.client.sync import Producer
+from penstock.client.sync import Admin, Producer
 from penstock.errors import BadSettings, NoRoute, Refused, Unreachable
+from penstock.pipeline.cluster_sink import ClusterTarget
 from penstock.pipeline.cluster_source import ClusterSource, QueueProbe, _StoredMessage
 from penstock.pipeline.cluster_tasks import ClusterLink
 from penstock.pipeline.options import Options
+from penstock.pipeline.plan import plan_batch
 from penstock.pipeline.ranges import Queue
+from penstock.pipeline.sink_rows import WrittenRows
 from penstock.protocol.codes import RequestCode
+from penstock.store.sink.journal import Identity, WriterKind
 from penstock.testing import LocalBroker, broker
 
 ACCOUNTS = """
@@ -256,3 +261,25 @@ def test_an_account_reads_what_it_is_granted(tmp_path: Path) -> None:
 def test_half_an_account_is_refused() -> None:
     with pytest.raises(BadSettings, match="accessKey is given without secretKey"):
         ClusterSource(Options.read({"namesrv": "127.0.0.1:1", "accessKey": "reader_1"}))
+
+
+def test_a_cluster_behind_tls_is_read_and_written_with_the_authority_to_trust(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "authority")
+    own = make_certificate(tmp_path, "broker", authority)
+    settings = {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": own.certificate,
+        "tls.server.keyPath": own.key,
+    }
+    with broker(settings=settings) as b:
+        options = Options.read({"namesrv": b.namesrv, "trust": str(authority.certificate), "topic": "orders"})
+        with Admin(ClientConfig(b.namesrv, tls=options.tls_properties)) as admin:
+            admin.topics.create("orders", queues=1)
+        target, rows = ClusterTarget.of(options), WrittenRows.of(columns_of("body string"), "orders")
+        batch = pa.RecordBatch.from_pydict({"body": ["1", "2"]})
+        assert target.send(Identity(WriterKind.WRITE, "w"), rows, 0, [batch]) == 2
+        b.settle()
+        assert [row["body"] for row in read_tasks(options, plan_batch(options), ["body"])] == [b"1", b"2"]
+        plain = Options.read({"namesrv": b.namesrv, "topic": "orders", "waitForBrokers": "1s"})
+        with pytest.raises(Unreachable):
+            plan_batch(plain)

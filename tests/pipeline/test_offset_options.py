@@ -7,6 +7,11 @@ import pytest
 from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, OffsetSpec, parse_assign, parse_offsets, parse_times
 
 
+def test_the_offsets_of_a_streams_progress_can_be_given_as_they_are() -> None:
+    progress = '{"@read": {"a": {"x": {"0": [7, 8]}}}, "@store": {"x": [0, 8]}, "a": {"x": {"0": 12}}}'
+    assert parse_offsets(progress, starting=True).by_queue == {("a", "x", 0): 12}
+
+
 @pytest.mark.parametrize(
     ("text", "starting", "spec"),
     [
@@ -68,7 +73,7 @@ def test_times_are_milliseconds_by_queue() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("latest", 'it must be JSON such as {"orders": {"0": 1700000000000}}'),
+        ("latest", 'it must be JSON such as {"orders": {"0": 1700000000000'),
         ('{"o": {"0": -1}}', "o queue 0: -1 is not a time in milliseconds"),
     ],
 )

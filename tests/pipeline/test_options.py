@@ -16,6 +16,7 @@ PLACE = {"path": "/data/store"}
 EMPTY = "it must not be empty"
 NUMBER = "it must be a whole number of at least"
 BYTES = "it must be a number of bytes such as 1048576, 64m or 1g"
+TIME = "it must be milliseconds, a time such as 2026-01-31T23:59, or one such as now-1h"
 FLAG = "it must be true or false"
 BY_QUEUE = OffsetSpec(by_queue={("o", "", 0): 5})
 
@@ -27,14 +28,20 @@ VALUES: dict[str, tuple[str, Any, str, str]] = {
     "subscribePattern": ("ord.*", re.compile("ord.*"), "ord(", "it is not a regular expression (missing )"),
     "assign": ('{"o": [0, 1]}', (("o", "", 0), ("o", "", 1)), "o", "it is not a JSON object"),
     "topic": ("orders", "orders", "", EMPTY),
+    "defaultTopic": ("orders", "orders", "", EMPTY),
     "order": ("LOG", "log", "time", "it must be one of queue, log"),
     "tags": ("a || b", "a || b", "", EMPTY),
     "keys": ("k1,k2", ("k1", "k2"), ",", "it must name at least one"),
     "startingOffsets": ("earliest", OffsetSpec(EARLIEST), "begin", "it must be earliest, latest, group:NAME, or JSON"),
     "endingOffsets": ("latest", OffsetSpec(LATEST), "earliest", "it must be latest, or JSON"),
-    "startingTimestamp": ("1600000000000", 1_600_000_000_000, "-1", f"{NUMBER} 0"),
-    "endingTimestamp": ("0", 0, "2020-01-01", f"{NUMBER} 0"),
-    "startingOffsetsByTimestamp": ('{"o": {"0": 5}}', BY_QUEUE, "5", "it must be JSON such as"),
+    "startingTimestamp": ("1600000000000", 1_600_000_000_000, "-1", TIME),
+    "endingTimestamp": ("2026-01-31T23:59:00Z", 1_769_903_940_000, "now-1y", "it must be a time such as 500ms"),
+    "startingOffsetsByTimestamp": (
+        '{"o": {"0": "1970-01-01T00:00:00.005Z"}}',
+        BY_QUEUE,
+        "5",
+        "it must be JSON such as",
+    ),
     "endingOffsetsByTimestamp": ('{"o": {"0": 5}}', BY_QUEUE, '{"o": {"0": -5}}', "o queue 0: -5 is not a time"),
     "startingOffsetsByTimestampStrategy": ("Latest", "latest", "earliest", "it must be one of error, latest"),
     "maxOffsetsPerTrigger": ("1", 1, "0", f"{NUMBER} 1"),
@@ -54,6 +61,11 @@ VALUES: dict[str, tuple[str, Any, str, str]] = {
     "consumerGroup": ("readers", "readers", "", EMPTY),
     "progressGroup": ("readers", "readers", "", EMPTY),
     "config": ("/etc/broker.conf", "/etc/broker.conf", "", EMPTY),
+    "waitForBrokers": ("5m", 300.0, "5", "it must be a time such as 500ms, 30s or 15m"),
+    "trust": ("/etc/ca.pem", "/etc/ca.pem", "", EMPTY),
+    "tls": ("true", True, "on", FLAG),
+    "tlsCert": ("/etc/me.pem", "/etc/me.pem", "", EMPTY),
+    "tlsKey": ("/etc/me.key", "/etc/me.key", "", EMPTY),
     "accessKey": ("me", "me", "", EMPTY),
     "secretKey": ("secret", "secret", "", EMPTY),
     "writeId": ("2026-01-01", "2026-01-01", "", EMPTY),
@@ -62,7 +74,9 @@ VALUES: dict[str, tuple[str, Any, str, str]] = {
 
 
 def given(name: str, value: str) -> dict[str, str]:
-    return {name: value} if name in ("path", "namesrv") else {**PLACE, name: value}
+    pair = {"tlsCert": "tlsKey", "tlsKey": "tlsCert"}.get(name)
+    more = {pair: "/etc/other.pem"} if pair else {}
+    return {name: value} if name in ("path", "namesrv") else {**PLACE, **more, name: value}
 
 
 def take(options: dict[str, str], *, check: bool) -> None:
@@ -112,6 +126,39 @@ def test_a_name_that_nobody_knows_is_refused(name: str, value: str) -> None:
 )
 def test_a_name_that_is_nearly_right_brings_a_suggestion(wrong: str, right: str) -> None:
     assert f"did you mean {right}?" in refusal({**PLACE, wrong: "x"}, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("kafka.bootstrap.servers", "namesrv for a cluster, or path for a store's files"),
+        ("includeHeaders", "schema=kafka always has the column headers"),
+        ("kafka.group.id", "consumerGroup"),
+        ("groupIdPrefix", "consumerGroup"),
+        ("fetchOffset.numRetries", "waitForBrokers"),
+        ("kafkaConsumer.pollTimeoutMs", "waitForBrokers"),
+        ("kafka.security.protocol", "trust, tls, tlsCert and tlsKey"),
+        ("kafka.sasl.jaas.config", "accessKey and secretKey"),
+        ("kafka.linger.ms", "have no meaning here: leave it out"),
+    ],
+)
+def test_an_option_of_kafkas_source_brings_what_to_use_instead(name: str, instead: str) -> None:
+    said = refusal({**PLACE, name: "x"}, check=False)
+    assert said.startswith(f"'{name}' is an option of Spark's Kafka source; ")
+    assert instead in said
+
+
+def test_tls_is_on_if_one_of_its_options_is_given() -> None:
+    assert Options.read(PLACE).tls_properties == {}
+    assert Options.read({**PLACE, "tls": "true"}).tls_properties == {"tls.enable": "true"}
+    given = {"trust": "/ca.pem", "tlsCert": "/me.pem", "tlsKey": "/me.key"}
+    assert Options.read({**PLACE, **given}).tls_properties == {
+        "tls.enable": "true",
+        "tls.client.trustCertPath": "/ca.pem",
+        "tls.client.certPath": "/me.pem",
+        "tls.client.keyPath": "/me.key",
+    }
+    assert "only one of tlsCert and tlsKey" in refusal({**PLACE, "tlsKey": "/me.key"}, check=False)
 
 
 def test_what_spark_adds_by_itself_passes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.ranges import OffsetRange, Queue, TaskLimits, pack_ranges, split_ranges
+from penstock.pipeline.ranges import OffsetRange, Queue, TaskLimits, pack_ranges, split_ranges, task_size_for
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 10**12), st.integers(0, 300), st.integers(0, 10**6)), min_size=0, max_size=8
@@ -58,18 +58,34 @@ def test_the_largest_span_is_cut_first() -> None:
 def test_nothing_makes_no_pieces() -> None:
     empty = OffsetRange(Queue("t", "b", 0), 7, 7)
     assert split_ranges([], TaskLimits(1, min_tasks=5)) == split_ranges([empty], TaskLimits(1, min_tasks=5)) == []
-    assert pack_ranges([], 100, 16) == []
+    assert pack_ranges([], 100) == []
 
 
-@given(SPANS, st.integers(1, 10**6), st.integers(1, 20))
-def test_packed_spans_stay_in_order_and_within_the_bytes(spans: list[OffsetRange], max_bytes: int, tasks: int) -> None:
-    groups = pack_ranges(spans, max_bytes, tasks)
+@given(SPANS, st.integers(1, 10**6))
+def test_packed_spans_stay_in_order_and_within_the_bytes(spans: list[OffsetRange], max_bytes: int) -> None:
+    groups = pack_ranges(spans, max_bytes)
     assert [span for group in groups for span in group] == spans
     assert all(groups)
     for group in groups:
         assert len(group) == 1 or sum(span.size for span in group) <= max_bytes
 
 
-def test_a_thousand_quiet_queues_share_a_few_tasks() -> None:
-    spans = [OffsetRange(Queue("t", "b", number), 0, 10, 1000) for number in range(1000)]
-    assert 16 <= len(pack_ranges(spans, 128 << 20, 16)) <= 20
+def tasks_for(queues: int, size: int, max_bytes: int = 128 << 20) -> int:
+    """The number of tasks that read some queues of this many bytes each."""
+    spans = [OffsetRange(Queue("t", "b", number), 0, 1000, size) for number in range(queues)]
+    task_size = task_size_for(queues * size, max_bytes)
+    return len(pack_ranges(split_ranges(spans, TaskLimits(task_size)), task_size))
+
+
+def test_a_small_read_is_one_task_however_many_queues_it_has() -> None:
+    assert tasks_for(16, 1000) == 1
+    assert tasks_for(1000, 8000) == 1
+    assert tasks_for(1, 8 << 20) == 1
+
+
+def test_a_large_read_keeps_many_workers_busy_though_it_is_one_queue() -> None:
+    assert tasks_for(1, 256 << 20) == 16
+    assert 16 <= tasks_for(1000, 1 << 20) <= 20
+    assert tasks_for(1, 64 << 20) == 8
+    assert tasks_for(1, 16 << 30) == 128, "no task reads more than its limit"
+    assert tasks_for(1, 10 << 20, max_bytes=1 << 20) == 10, "a limit that is given counts"

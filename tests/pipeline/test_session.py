@@ -14,11 +14,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from support.loopback import free_port
 from support.stores import StoreHome
 
 from penstock.cli.main import main
 from penstock.cli.spark import JobCall
-from penstock.errors import BadSettings
+from penstock.errors import BadSettings, Unreachable
 from penstock.pipeline import session
 from penstock.pipeline.session import quiet_interrupts
 
@@ -146,3 +147,12 @@ def test_a_session_stays_for_the_next_job_only_if_asked_and_if_the_job_did_not_f
     with JobCall(keep_session=True, master="sc://localhost").session("usage"):
         pass
     assert not spark.runs, "a Connect server has its own session"
+
+
+@pytest.mark.parametrize(
+    "form", ["spark://127.0.0.1:{0}", "sc://127.0.0.1:{0}/;user_id=me", "spark://127.0.0.1:{0},127.0.0.1:{0}"]
+)
+def test_a_master_that_is_not_there_is_told_before_java_starts(form: str) -> None:
+    master = form.format(free_port())
+    with pytest.raises(Unreachable, match=r"no Spark answers at .*Connection refused.*check --master"):
+        session.start_session("test", master)

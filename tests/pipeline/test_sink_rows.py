@@ -14,7 +14,7 @@ from support.stores import is_one_sentence
 from penstock.errors import BadMessage, BadSettings, BadStore, PenstockError, StoreInUse
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import RowOrigin, WrittenRows
-from penstock.pipeline.sink_writers import make_stream_writer, make_writer
+from penstock.pipeline.sink_writers import make_stream_writer, make_writer, topics_read
 from penstock.pipeline.store_sink import RowCheck, StagedRows, StoreTarget
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.sink.commit import TopicQueues
@@ -78,8 +78,8 @@ def test_a_schema_that_can_be_written_is_taken(columns: str) -> None:
     assert set(WrittenRows.of(schema, "").fields) == set(schema.names)
 
 
-def messages(columns: str, default: str = "", **values: Any) -> list[dict[str, Any]]:
-    rows = WrittenRows.of(columns_of(columns), default)
+def messages(columns: str, all_to: str = "", default: str = "", **values: Any) -> list[dict[str, Any]]:
+    rows = WrittenRows.of(columns_of(columns), all_to, default)
     found: list[dict[str, Any]] = rows.messages(pa.RecordBatch.from_pydict(values), RowOrigin(3, 100)).to_pylist()
     return found
 
@@ -89,10 +89,69 @@ def test_rows_become_messages() -> None:
         {"topic": "t", "body": b"1", "keys": "k"},
         {"topic": "t", "body": b"2", "keys": None},
     ]
-    assert messages("body string, topic string", "t", topic=[None, "u"], body=["1", "2"]) == [
+    assert messages("body string, topic string", default="t", topic=[None, "u"], body=["1", "2"]) == [
         {"topic": "t", "body": "1"},
         {"topic": "u", "body": "2"},
     ]
+
+
+def test_the_option_topic_takes_precedence_over_the_column_as_in_kafka() -> None:
+    assert messages("body string, topic string", "t", "d", topic=[None, "u"], body=["1", "2"]) == [
+        {"topic": "t", "body": "1"},
+        {"topic": "t", "body": "2"},
+    ]
+
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def test_kafkas_headers_and_partition_become_properties_and_queue() -> None:
+    headers = pa.array(
+        [
+            [{"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}, {"key": "a", "value": b"3"}],
+            None,
+            [{"key": "none", "value": None}],
+        ],
+        HEADERS,
+    )
+    columns = "value binary, partition int, headers array<struct<key:string,value:binary>>"
+    for part in (slice(0, 3), slice(1, 3)):
+        found = messages(columns, "t", value=[b"x"] * 3, partition=[4, None, 0], headers=headers)
+        assert [row["queue_id"] for row in found] == [4, None, 0]
+        assert [dict(row["properties"]) for row in found][part] == [{"a": "3", "b": "2"}, {}, {}][part]
+    bad = pa.array([[], [{"key": "a", "value": b"\xff"}]], HEADERS)
+    with pytest.raises(BadMessage, match="row 101 of partition 3: the value of a header is not UTF-8 text"):
+        messages(columns, "t", value=[b"x"] * 2, partition=[0, 0], headers=bad)
+    with pytest.raises(BadSettings, match="the column 'partition' means the same as 'queue_id'"):
+        WrittenRows.of(columns_of("body binary, queue_id int, partition int"), "t")
+
+
+def checkpoint_of(folder: Path, *offsets: str) -> str:
+    (folder / "offsets").mkdir(parents=True)
+    for number, line in enumerate(offsets):
+        (folder / "offsets" / str(number)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{line}\n-')
+    return str(folder)
+
+
+def test_a_stream_may_not_write_to_a_topic_that_it_reads(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    line = f'{{"@from": "{store}", "orders": {{"store": {{"0": 5}}}}}}'
+    checkpoint = checkpoint_of(tmp_path / "checkpoint", '{"@from": "/other"}', line)
+    with pytest.raises(BadSettings, match="option topic: topic 'orders' is one that this query reads"):
+        make_stream_writer(options(store, topic="orders"), BODY, overwrite=False, checkpoint=f"file://{checkpoint}")
+    with pytest.raises(BadSettings, match="option defaultTopic: topic 'orders' is one that this query reads"):
+        make_stream_writer(options(store, defaultTopic="orders"), BODY, overwrite=False, checkpoint=checkpoint)
+    make_stream_writer(options(store, topic="totals"), BODY, overwrite=False, checkpoint=checkpoint)
+    make_stream_writer(options(tmp_path / "copy", topic="orders"), BODY, overwrite=False, checkpoint=checkpoint)
+    make_stream_writer(options(store, topic="orders"), BODY, overwrite=False, checkpoint=str(tmp_path / "new"))
+    read = topics_read(Path(checkpoint), options(store))
+    rows = WrittenRows.of(columns_of("body binary, topic string"), "", "", read)
+    batch = pa.RecordBatch.from_pydict({"body": [b"", b""], "topic": ["totals", "orders"]})
+    with pytest.raises(BadMessage, match="row 1 of partition 0: topic 'orders' is one that this query reads"):
+        rows.messages(batch, RowOrigin(0, 0))
+    cluster = '{"@from": "h1:9876;h2:9876", "orders": {"broker-a": {"0": 5}}}'
+    read = topics_read(Path(checkpoint_of(tmp_path / "other", cluster)), options(namesrv="h2:9876"))
+    assert read == {"orders"}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +265,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_overwriting_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="instead of overwrite"):
         make_writer(options(tmp_path, topic="t"), BODY, overwrite=True)
-    with pytest.raises(BadSettings, match="instead of overwrite"):
+    with pytest.raises(BadSettings, match=r"complete mode .* foreachBatch and a batch write with writeId"):
         make_stream_writer(options(tmp_path, topic="t"), BODY, overwrite=True)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from support.damage import SETTINGS, SoundStore
 from support.pipeline import CORRUPT, Rows, options_for, read, read_tasks, sent
 from support.stores import RANDOM_LOG_SIZE, RANDOM_UNITS_PER_FILE, StoreHome, is_one_sentence
 
-from penstock.errors import CorruptData, DataLost
+from penstock.errors import BadStore, CorruptData, DataLost
 from penstock.pipeline.plan import plan_batch
 from penstock.store import Message, MessageStore
 
@@ -184,15 +185,91 @@ def test_a_log_file_that_is_missing_in_the_middle_is_told_once(home: StoreHome) 
     assert third.exists()
 
 
-def test_a_file_that_goes_missing_in_the_middle_between_plan_and_read_is_told_by_queue_too(home: StoreHome) -> None:
+def test_a_task_tells_in_one_line_how_many_messages_are_damaged(
+    damaged: Damaged, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged.read(**BY_QUEUE)
+    said = [record.message for record in caplog.records if "damaged" in record.message]
+    assert len(said) == 1
+    assert said[0].startswith("rocketmq: 1 damaged messages or ranges of the log in this task (mode=PERMISSIVE)")
+    assert said[0].endswith("store: topic T queue 0: the record of queue offset 70 is damaged")
+
+
+# -- what a host does not see --------------------------------------------------------------------------------------
+
+
+def _hide_log(home: StoreHome) -> str:
+    (home.path / "commitlog").rename(home.path / "elsewhere")
+    return "does not see the log's files"
+
+
+def _empty_log(home: StoreHome) -> str:
+    for path in home.log_files():
+        path.unlink()
+    return "does not see the log's files"
+
+
+def _hide_store(home: StoreHome) -> str:
+    home.path.rename(home.path.with_name("elsewhere"))
+    return "does not see the log's files"
+
+
+def _hide_one_file(home: StoreHome) -> str:
+    hidden = home.log_files()[1]
+    hidden.unlink()
+    return f"does not see the log's file {hidden.name}"
+
+
+def _hide_last_file(home: StoreHome) -> str:
+    hidden = home.log_files()[-1]
+    hidden.unlink()
+    return f"does not see the log's file {hidden.name}"
+
+
+def _put_another_store(home: StoreHome) -> str:
+    home.path.rename(home.path.with_name("elsewhere"))
+    home.clock.now += 1000
+    with home.open(**SIZES) as other:
+        home.put_numbered(other, COUNT)
+    return "sees another store"
+
+
+@pytest.mark.parametrize(
+    "change", [_hide_log, _empty_log, _hide_store, _hide_one_file, _hide_last_file, _put_another_store]
+)
+@pytest.mark.parametrize("by", [BY_QUEUE, BY_LOG, {**BY_QUEUE, "keys": "k7"}], ids=str)
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_host_that_does_not_see_what_the_driver_saw_is_an_error_with_its_name(
+    home: StoreHome, change: Callable[[StoreHome], str], by: dict[str, str], fail: bool
+) -> None:
+    options = options_for(home.path, failOnDataLoss=fail, **by)
+    tasks = plan_batch(options)
+    what = change(home)
+    with pytest.raises(BadStore) as caught:
+        read_tasks(options, tasks)
+    assert f"the host {socket.gethostname()} {what}" in str(caught.value)
+    assert str(home.path / "commitlog") in str(caught.value)
+    assert "retention" not in str(caught.value)
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_host_that_does_not_see_a_queue_is_an_error_with_its_name(home: StoreHome, fail: bool) -> None:
+    options = options_for(home.path, failOnDataLoss=fail, topic="T")
+    tasks = plan_batch(options)
+    shutil.rmtree(home.path / "consumequeue")
+    with pytest.raises(BadStore, match=f"the host {socket.gethostname()} does not see the queue's files"):
+        read_tasks(options, tasks)
+
+
+def test_a_topic_created_again_between_plan_and_read_is_a_loss_that_says_so(home: StoreHome) -> None:
     options = options_for(home.path, topic="T")
     tasks = plan_batch(options)
-    home.log_files()[1].unlink()
-    rows = read_tasks(options, tasks, PLACE)
-    corrupt = [row for row in rows if row[CORRUPT]]
-    assert [row["queue_offset"] for row in rows] == list(range(COUNT)), "a row for each"
-    assert 10 < len(corrupt) < 60
-    assert corrupt[0][CORRUPT] == f"the record of queue offset {corrupt[0]['queue_offset']} is missing"
+    with home.open(**SIZES) as store:
+        store.delete_topic("T")
+        home.put_numbered(store, COUNT + 5)
+    with refused(DataLost) as said:
+        read_tasks(options, tasks)
+    assert "are gone, the topic was deleted and created again since the read was planned" in said[0]
 
 
 # -- what is gone --------------------------------------------------------------------------------------------------
@@ -254,16 +331,6 @@ def test_files_deleted_while_a_task_reads_are_a_loss_and_no_damage(home: StoreHo
     with refused(DataLost) as said:
         assert all(not page.flaws for page in pages)
     assert "failOnDataLoss=false" in said[0]
-
-
-def test_a_store_that_is_gone_altogether_is_a_loss(home: StoreHome) -> None:
-    for by in (BY_QUEUE, BY_LOG):
-        options = options_for(home.path, **by)
-        tasks = plan_batch(options)
-        home.path.rename(home.path.with_name("moved"))
-        with refused(DataLost):
-            read_tasks(options, tasks)
-        home.path.with_name("moved").rename(home.path)
 
 
 def test_queue_files_deleted_between_plan_and_read_are_a_loss(home: StoreHome) -> None:

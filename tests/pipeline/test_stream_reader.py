@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import pickle
 import random
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from support.pipeline import options_for
+from support.pipeline import options_for, send
 from support.stores import PER_FILE, AgedStore, StoreHome
 
+from penstock.client.message import Message as ClientMessage
+from penstock.client.sync import Admin
 from penstock.pipeline.errors import UserError
+from penstock.pipeline.options import Options
 from penstock.pipeline.source import schema_of
 from penstock.pipeline.stream_source import StreamReader
 from penstock.store import Message
 from penstock.store.readonly import tail
+from penstock.testing import broker
 
 SIZES = {"mapped_file_size_commit_log": 8192, "mapped_file_size_consume_queue": 20 * 7}
 Place = tuple[str, int, int]
@@ -41,9 +46,10 @@ def home(tmp_path: Path) -> Iterator[StoreHome]:
 class Query:
     """A streaming query with its checkpoint: offsets are logged before a batch runs, and compared as text."""
 
-    def __init__(self, home: StoreHome, **given: object) -> None:
-        columns = "topic,queue_id,queue_offset,body,physical_offset"
-        self._options = options_for(home.path, columns=columns, **given)
+    def __init__(self, home: StoreHome | None, **given: object) -> None:
+        given["columns"] = "topic,queue_id,queue_offset,body,physical_offset"
+        texts = {name: str(value).lower() for name, value in given.items()}
+        self._options = Options.read(texts) if home is None else options_for(home.path, **given)
         self.logged: list[str] = []
         self.rows: list[dict[str, Any]] = []
         self.batches: list[int] = []
@@ -219,9 +225,7 @@ def test_a_topic_that_begins_again_below_the_stream_is_a_loss(home: StoreHome) -
     store.delete_topic("T")
     home.put_numbered(store, 4)
     store.catch_up()
-    with pytest.raises(
-        UserError, match=r"topic T queue 0 .*: messages 4 to 8 are gone \(truncated, or this is a different store"
-    ):
+    with pytest.raises(UserError, match=r"topic T queue 0 .* was read up to 9, .* \(the topic was deleted and created"):
         query.trigger()
     forgiving.restart()
     forgiving.drain()
@@ -233,3 +237,156 @@ def test_an_end_is_refused_as_soon_as_a_stream_begins(home: StoreHome) -> None:
     home.open(**SIZES).close()
     with pytest.raises(UserError, match="endingTimestamp is given, and a stream has no end"):
         Query(home, topic="T", endingTimestamp=5)
+
+
+# -- what is no longer what was read -----------------------------------------------------------------------------------
+
+
+def _create_topic_again(home: StoreHome) -> None:
+    with home.open(**SIZES) as store:
+        store.delete_topic("T")
+        home.put_numbered(store, 25)
+
+
+def _put_another_store(home: StoreHome) -> None:
+    home.path.rename(home.path.with_name("elsewhere"))
+    with home.open(**SIZES) as store:
+        home.put_numbered(store, 25)
+
+
+def _truncate_and_fill(home: StoreHome) -> None:
+    """As after a crash that lost the end of the log: other messages take the place of those that were read."""
+    with home.open(**SIZES) as store:
+        record = store.get("T", 0, 6).messages[0]
+    for path, position in (
+        (home.log_files()[0], record.physical_offset),
+        (home.queue_files("T")[0], 6 * 20),
+        (home.queue_files("T")[1], 0),
+    ):
+        home.write(path, position, bytes(path.stat().st_size - position))
+    shutil.rmtree(home.path / "penstock")
+    home.mark_crashed()
+    with home.open(**SIZES) as store:
+        assert store.max_offset("T", 0) == 6
+        home.put_numbered(store, 19)
+
+
+REPLACED = [
+    (_create_topic_again, "the topic was deleted and created again"),
+    (_put_another_store, "this is another store than before"),
+    (_truncate_and_fill, "the log was truncated and filled again"),
+]
+
+
+@pytest.mark.parametrize(("change", "why"), REPLACED)
+@pytest.mark.parametrize("restart", [True, False])
+def test_what_takes_the_place_of_messages_that_were_read_is_an_error_that_says_why(
+    home: StoreHome, change: Callable[[StoreHome], None], why: str, restart: bool
+) -> None:
+    with home.open(**SIZES) as store:
+        home.put_numbered(store, 10)
+    query, forgiving = (Query(home, topic="T", failOnDataLoss=fail, **EARLIEST) for fail in (True, False))
+    for each in (query, forgiving):
+        each.drain()
+    home.clock.now += 1000
+    change(home)
+    if restart:
+        query.restart()
+        forgiving.restart()
+    with pytest.raises(
+        UserError, match=rf"topic T queue 0 .* was read up to 10, .* is gone \({why}; 0 to 24 are there"
+    ):
+        query.trigger()
+    forgiving.drain()
+    assert forgiving.batches == [0, 10, 0, 25], "it begins again at the first message"
+
+
+@pytest.mark.parametrize(("change", "why"), REPLACED[:2])
+def test_a_batch_that_is_run_again_over_other_messages_is_an_error(
+    home: StoreHome, change: Callable[[StoreHome], None], why: str
+) -> None:
+    """The batch of messages 0 to 9 is in the checkpoint, and was not finished. Nothing was read before it."""
+    with home.open(**SIZES) as store:
+        home.put_numbered(store, 10)
+    query = Query(home, topic="T", **EARLIEST)
+    query.drain()
+    home.clock.now += 1000
+    change(home)
+    query.restart()
+    with pytest.raises(UserError, match=why):
+        query.read(*query.logged[-2:])
+
+
+def test_another_log_under_the_same_path_is_an_error_by_bytes_too(home: StoreHome) -> None:
+    with home.open(**SIZES) as store:
+        home.put_numbered(store, 10)
+    query = Query(home, order="log", **EARLIEST)
+    query.drain()
+    home.clock.now += 1000
+    _put_another_store(home)
+    query.restart()
+    with pytest.raises(UserError, match=r"the log of store was read up to \d+, .*\(this is another store than before"):
+        query.trigger()
+
+
+def test_a_checkpoint_of_an_older_version_is_continued(home: StoreHome) -> None:
+    store = home.open(**SIZES)
+    home.put_numbered(store, 10)
+    store.catch_up()
+    query = Query(home, topic="T", **EARLIEST)
+    query.logged = ['{"T": {"store": {"0": 4}}}']
+    query.restart()
+    query.drain()
+    assert query.places == [("T", 0, number) for number in range(4, 10)]
+    assert json.loads(query.logged[-1])["@read"]["T"]["store"].keys() == {"0"}
+
+
+def test_retention_of_what_was_read_is_no_loss(home: StoreHome) -> None:
+    aged = AgedStore(home)
+    aged.fill(4)
+    query = Query(home, topic="T", **EARLIEST)
+    query.drain()
+    aged.age(hours=100, files=3)
+    aged.run_on_request()
+    aged.fill(1)
+    query.restart()
+    query.drain()
+    assert query.places == [("T", 0, number) for number in range(len(query.places))]
+    assert len(query.places) > 4 * PER_FILE
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_topic_created_again_at_a_broker_is_an_error_that_says_so(restart: bool) -> None:
+    orders = [ClientMessage("orders", b"%d" % number) for number in range(40)]
+    with broker({"orders": 1}) as b, Admin(b.namesrv) as admin:
+        send(b, orders)
+        query, forgiving = (
+            Query(None, namesrv=b.namesrv, topic="orders", failOnDataLoss=fail, **EARLIEST) for fail in (True, False)
+        )
+        for each in (query, forgiving):
+            each.drain()
+        assert len(query.rows) == 40
+        admin.topics.delete("orders")
+        admin.topics.create("orders", queues=1)
+        send(b, orders * 2)
+        if restart:
+            query.restart()
+            forgiving.restart()
+        why = "the topic was deleted and created again"
+        with pytest.raises(UserError, match=rf"topic orders queue 0 .* is gone \({why}; 0 to 79 are there now"):
+            query.drain()
+        forgiving.drain()
+        assert forgiving.batches[-2:] == [0, 80]
+
+
+def test_a_stream_ends_at_a_damaged_message_unless_it_is_told_otherwise(home: StoreHome) -> None:
+    with home.open(**SIZES) as store:
+        home.put_numbered(store, 10)
+        record = store.get("T", 0, 6).messages[0]
+    log = home.log_files()[0]
+    home.flip(log, log.read_bytes().index(record.body, record.physical_offset))
+    with pytest.raises(UserError, match="the record of queue offset 6 is damaged; mode=FAILFAST ends the read"):
+        Query(home, topic="T", **EARLIEST).drain()
+    permissive = Query(home, topic="T", mode="PERMISSIVE", **EARLIEST)
+    permissive.drain()
+    assert [row["body"] for row in permissive.rows].count(None) == 1

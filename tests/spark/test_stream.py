@@ -91,7 +91,10 @@ def test_a_start_option_counts_for_a_new_query_only_and_is_logged_before_anythin
     table = Table(spark, home, tmp_path, startingOffsets="latest")
     assert sum(table.drain()) == 0
     logged = (table.checkpoint / "offsets" / "0").read_text().splitlines()[-1]
-    assert json.loads(logged) == {"T": {"store": {"0": 10}}}
+    offsets = json.loads(logged)
+    assert offsets.pop("@read")["T"]["store"].keys() == {"0"}
+    assert offsets.pop("@store").keys() == {"store"}
+    assert offsets == {"T": {"store": {"0": 10}}}
     home.put_numbered(store, 5)
     store.catch_up()
     table.options["startingOffsets"] = "earliest"
@@ -199,6 +202,30 @@ def test_messages_that_retention_took_are_an_error_that_names_them_or_passed_ove
     table.options["failOnDataLoss"] = "false"
     table.drain()
     assert [offset for _, offset, _ in table.rows()] == [*range(20), *range(lowest, 220)]
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("change", ["the topic was deleted and created again", "this is another store than before"])
+def test_a_restart_over_other_messages_is_an_error_that_says_why(
+    spark: SparkSession, home: StoreHome, tmp_path: Path, change: str
+) -> None:
+    with home.open() as store:
+        home.put_numbered(store, 20)
+    table = Table(spark, home, tmp_path)
+    table.drain()
+    home.clock.now += 1000
+    if "store" in change:
+        home.path.rename(home.path.with_name("elsewhere"))
+    with home.open() as store:
+        store.delete_topic("T")
+        home.put_numbered(store, 50)
+    query = table.start(availableNow=True)
+    with pytest.raises(Exception) as error:
+        query.awaitTermination()
+    assert f"topic T queue 0 (broker store) was read up to 20, and what was read is gone ({change}" in sentence(error)
+    assert len(table.rows()) == 20
+    table.options["failOnDataLoss"] = "false"
+    assert sum(table.drain()) == 50
 
 
 def test_the_log_can_be_followed_too(spark: SparkSession, home: StoreHome, tmp_path: Path) -> None:

@@ -281,6 +281,9 @@ _TYPES = {
     "array<string>": ArrayType(StringType()),
     "array<int>": ArrayType(IntegerType()),
     "map<string,string>": MapType(StringType(), StringType()),
+    "array<struct<key:string,value:binary>>": ArrayType(
+        StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    ),
     "map<string,int>": MapType(StringType(), IntegerType()),
 }
 

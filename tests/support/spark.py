@@ -32,8 +32,11 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
-def standalone_cluster(folder: Path) -> Iterator[str]:
-    """The master's address; on free ports of loopback, ended afterwards."""
+def standalone_cluster(folder: Path, *, hidden: Path | None = None) -> Iterator[str]:
+    """The master's address; on free ports of loopback, ended afterwards.
+
+    The second of its two workers sees an empty folder instead of `hidden`, as a host does that has not mounted it.
+    """
     launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     log = (folder / "cluster.log").open("wb")
     environment = {**os.environ, "SPARK_HOME": str(Path(pyspark.__file__).parent)}
@@ -41,8 +44,9 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
     del environment["SPARK_CONF_DIR"]  # the master is not to be quiet: it says where it listens
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str) -> None:
-        started.append(subprocess.Popen([launcher, *arguments], stdout=log, stderr=log, env=environment))
+    def start(*arguments: str, hide: Path | None = None) -> None:
+        apart = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none "{hide}" && exec "$@"', "sh"] if hide else []
+        started.append(subprocess.Popen([*apart, launcher, *arguments], stdout=log, stderr=log, env=environment))
 
     here = ["--host", "127.0.0.1", "--webui-port", "0"]
     try:
@@ -50,7 +54,8 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
         master = _wait_for_master(folder / "cluster.log", started[0])
         for number in range(2):
             work = str(folder / f"work{number}")
-            start("org.apache.spark.deploy.worker.Worker", *here, "-c", "1", "-m", "768m", "-d", work, master)
+            worker = ("org.apache.spark.deploy.worker.Worker", *here, "-c", "1", "-m", "768m", "-d", work, master)
+            start(*worker, hide=hidden if number else None)
         yield master
     finally:
         for process in reversed(started):

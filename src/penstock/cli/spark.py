@@ -257,5 +257,5 @@ def time_option(name: str, text: str) -> int | None:
         return parse_time(text) if text else None
     except ValueError:
         raise BadSettings(
-            f"{name}: not a valid time: '{text}'; it must be like 2026-11-16T08:00, or milliseconds"
+            f"{name}: not a valid time: '{text}'; it must be like 2026-11-16T08:00, now-1h, or milliseconds"
         ) from None

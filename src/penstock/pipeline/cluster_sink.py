@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client.config import ClientConfig, Credentials
 from penstock.client.message import Message
 from penstock.client.producer import ProducerOptions
 from penstock.client.sync import Producer
@@ -31,16 +30,17 @@ if TYPE_CHECKING:
 _BATCH_BYTES: Final = 128 << 10
 """The maximum bytes of a batch message. Brokers may limit a request to half a megabyte."""
 _BATCH_ROWS: Final = 500
-_PATIENCE: Final = ProducerOptions(timeout_s=30.0, retries=10)
+_TIMEOUT_S: Final = 3.0
+_MIN_RETRIES: Final = 10
 
 
 @dataclass(frozen=True)
 class ClusterTarget:
     """The cluster to write to. Spark pickles it. Printing it shows no secret."""
 
-    namesrv: str
+    access: ClusterAccess
     group: str
-    credentials: Credentials | None
+    """The producer group."""
 
     @classmethod
     def of(cls, options: Options) -> ClusterTarget:
@@ -49,15 +49,16 @@ class ClusterTarget:
         Raises BadSettings for an invalid address, or if only one of accessKey and secretKey is given.
         """
         access = ClusterAccess.of(options)
-        ClientConfig(options.namesrv)
-        return cls(options.namesrv, options.producer_group, access.credentials)
+        access.config()
+        return cls(access, options.producer_group)
 
     def send(self, identity: Identity, rows: WrittenRows, partition: int, batches: Iterable[pa.RecordBatch]) -> int:
         """Sends the rows of one task and returns their number. Raises BadMessage, or an error of `Producer.send`."""
-        config = ClientConfig(self.namesrv, credentials=self.credentials)
+        patience_s = max(self.access.patience_s, 1.0)
+        options = ProducerOptions(timeout_s=patience_s, retries=max(_MIN_RETRIES, int(patience_s)))
         keys = UniqueKeys(identity, partition)
         count = 0
-        with Producer(self.group, config, options=_PATIENCE) as producer:
+        with Producer(self.group, self.access.config(timeout_s=_TIMEOUT_S), options=options) as producer:
             sender = _Sender(producer)
             for batch in batches:
                 origin = RowOrigin(partition, count)

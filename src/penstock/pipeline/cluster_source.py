@@ -27,11 +27,12 @@ from penstock.pipeline.cluster_tasks import (
     valid_rows,
 )
 from penstock.pipeline.options import Options
-from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
+from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask, Witness
 from penstock.protocol.bodies.admin import GroupList
 from penstock.protocol.bodies.stats import TopicStatsTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import TopicName
+from penstock.protocol.headers.pull import ViewMessage
 
 # -- probing queues --------------------------------------------------------------------------------------------------
 
@@ -117,6 +118,25 @@ class QueueProbe:
                 break
             at = page.next_offset
         return _StoredMessage(high, _NEVER)
+
+    async def witness(self, queue: Queue, offset: int) -> Witness | None:
+        """Returns the witness of the message before `offset`, or None if the broker does not return that message."""
+        page = await self._link.pull(queue, offset - 1, 1)
+        rows, _ = valid_rows(page.body, queue, offset - 1)
+        if page.status is not PullStatus.FOUND or not len(rows) or int(rows["queue_offset"][0]) != offset - 1:
+            return None
+        return Witness(int(rows["physical_offset"][0]), int(rows["store_timestamp"][0]))
+
+    async def still_has(self, queue: Queue, offset: int, witness: Witness) -> bool:
+        """Returns whether the broker's log still has the message of `witness`, which was the one before `offset`."""
+        address = self._link.instance.routes.address(queue.broker)
+        header = ViewMessage(offset=witness.physical_offset)
+        try:
+            reply = await self._link.instance.request(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        except Refused:
+            return False
+        rows, _ = valid_rows(reply.body, queue, offset - 1)
+        return bool(len(rows)) and int(rows["store_timestamp"][0]) == witness.store_timestamp
 
     async def mean_size(self, queue: Queue, low: int, high: int) -> int | None:
         """Returns the mean bytes of the newest records, or None if the queue has no readable record.
@@ -205,6 +225,27 @@ class ClusterSource:
         if start < stop and queue not in self._sizes:
             self._sizes |= self._link.run(self._mean_sizes())
         return self._sizes.get(queue, _DEFAULT_SIZE) * max(0, stop - start)
+
+    # -- witnesses -------------------------------------------------------------------------------------------
+
+    def witnesses(self, offsets: Mapping[Queue, int]) -> dict[Queue, Witness]:
+        """Pulls the message before each offset. A broker that does not return a message leaves its queue out."""
+        asked = []
+        for queue, offset in offsets.items():
+            low, high = self.bounds(queue)
+            if low < offset <= high:
+                asked.append((queue, offset))
+        found = self._link.run(gather_limited(self._probe.witness(queue, offset) for queue, offset in asked))
+        return {queue: witness for (queue, _), witness in zip(asked, found, strict=True) if witness is not None}
+
+    def first_records(self) -> dict[str, Witness]:
+        """Returns none: a broker does not say how its log begins."""
+        return {}
+
+    def why_replaced(self, queue: Queue, offset: int, witness: Witness, first_record: Witness | None) -> str:
+        if self._link.run(self._probe.still_has(queue, offset, witness)):
+            return "the topic was deleted and created again"
+        return "the topic was deleted and created again, or the broker's log was truncated, or it is another broker"
 
     # -- tasks and progress ----------------------------------------------------------------------------------
 

@@ -63,13 +63,20 @@ _BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVA
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """The address, consumer group and account for reading a cluster. The driver pickles it."""
+    """The address, consumer group, account and TLS properties for a cluster. The driver pickles it."""
 
     namesrv: str
     group: str
     credentials: Credentials | None = None
     patience_s: float = 30.0
     """Seconds for which requests are retried while a broker is unreachable."""
+    tls: tuple[tuple[str, str], ...] = ()
+    """RocketMQ's `tls.*` properties with their values; none for plain connections."""
+
+    def config(self, timeout_s: float = _TIMEOUT_S) -> ClientConfig:
+        """Returns the configuration of a client. Raises BadSettings for an invalid address or TLS file."""
+        tls = dict(self.tls) or None
+        return ClientConfig(self.namesrv, credentials=self.credentials, tls=tls, timeout_s=timeout_s)
 
     @classmethod
     def of(cls, options: Options) -> Self:
@@ -78,7 +85,8 @@ class ClusterAccess:
             given, missing = ("accessKey", "secretKey") if options.access_key else ("secretKey", "accessKey")
             raise BadSettings(f"{given} is given without {missing}; give both, or none of them")
         account = Credentials(options.access_key, options.secret_key) if options.access_key else None
-        return cls(options.namesrv, options.consumer_group, account)
+        tls = tuple(options.tls_properties.items())
+        return cls(options.namesrv, options.consumer_group, account, options.wait_for_brokers, tls)
 
 
 class ClusterLink:
@@ -91,7 +99,7 @@ class ClusterLink:
         """`reached` says that the cluster was reachable recently, so that even the first request is retried."""
         self._access = access
         self._reached = reached
-        config = ClientConfig(access.namesrv, credentials=access.credentials, timeout_s=_TIMEOUT_S)
+        config = access.config()
         self._thread = LoopThread("penstock pipeline")
         self.instance = self._thread.run(_create_instance(config))
         self.offsets = QueueOffsets(self.instance)

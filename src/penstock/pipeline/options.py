@@ -23,15 +23,17 @@ import msgspec
 
 from penstock.config.setting_parser import LONG_MAX, Origin, Section, SettingTable, nearest
 from penstock.errors import BadSettings
-from penstock.human_units import parse_size
+from penstock.human_units import parse_duration, parse_size, parse_time
 
 EARLIEST: Final = -2
 LATEST: Final = -1
 
+PLACE: Final = "@from"
+"""The name beside a stream's offsets under which they say the stores or the cluster that the stream reads."""
+MEAN_SIZES: Final = "@mean"
+"""The name beside the reported ends of a stream's queues under which they have the mean bytes of a message by topic."""
 ANY_BROKER: Final = ""
 """In place of a broker's name: matches any broker that has the queue."""
-
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 # -- values of options -----------------------------------------------------------------------------------------------
@@ -60,14 +62,6 @@ def _words(value: str) -> tuple[str, ...]:
     if len(set(words)) != len(words):
         raise ValueError("a name is given twice")
     return words
-
-
-def _duration(value: str) -> float:
-    """Returns the seconds of a duration such as 500ms, 30s, 15m."""
-    match = re.fullmatch(r"(\d{1,12})\s*([a-z]+)", value.lower())
-    if match is None or match[2] not in _SECONDS:
-        raise ValueError("it must be a time such as 500ms, 30s or 15m")
-    return int(match[1]) * _SECONDS[match[2]]
 
 
 def _one_of(*allowed: str) -> Callable[[str], str]:
@@ -121,10 +115,10 @@ def parse_offsets(value: str, *, starting: bool) -> OffsetSpec:
 
 
 def parse_times(value: str) -> OffsetSpec:
-    """Parses times (epoch ms) by topic, broker and queue; `by_queue` of the result holds them. Raises ValueError."""
+    """Parses times by topic, broker and queue; `by_queue` of the result holds them in epoch ms. Raises ValueError."""
     if not value.startswith("{"):
-        raise ValueError('it must be JSON such as {"orders": {"0": 1700000000000}}')
-    numbers = _by_queue(value)
+        raise ValueError('it must be JSON such as {"orders": {"0": 1700000000000, "1": "2026-01-31T23:59"}}')
+    numbers = _by_queue(value, times=True)
     for (topic, _, queue_id), number in numbers.items():
         if number < 0:
             raise ValueError(f"{topic} queue {queue_id}: {number} is not a time in milliseconds")
@@ -150,9 +144,11 @@ def parse_assign(value: str) -> tuple[tuple[str, str, int], ...]:
     return tuple(assigned)
 
 
-def _by_queue(value: str) -> dict[tuple[str, str, int], int]:
+def _by_queue(value: str, *, times: bool = False) -> dict[tuple[str, str, int], int]:
     numbers: dict[tuple[str, str, int], int] = {}
     for topic, inner in _object(value).items():
+        if topic.startswith("@"):
+            continue  # the proof beside the offsets of a stream's progress, which can be given as they are
         if not isinstance(inner, dict) or not inner:
             raise ValueError(f'topic {topic}: it must have numbers by queue, as in {{"{topic}": {{"0": 12}}}}')
         by_broker = inner if any(isinstance(each, dict) for each in inner.values()) else {ANY_BROKER: inner}
@@ -160,6 +156,7 @@ def _by_queue(value: str) -> dict[tuple[str, str, int], int]:
             if not isinstance(queues, dict):
                 raise ValueError(f"topic {topic}: brokers and queues are mixed")
             for queue_id, number in queues.items():
+                number = parse_time(number) if times and isinstance(number, str) else number
                 numbers[topic, broker, _queue_id(topic, queue_id)] = _number(topic, queue_id, number)
     if not numbers:
         raise ValueError("it must name at least one queue")
@@ -194,6 +191,19 @@ _SPARKS_OWN: Final = re.compile(
 """Matches option names that Spark itself adds."""
 
 
+_KAFKAS: Final = (
+    (r"kafka\.bootstrap\.servers", "here use namesrv for a cluster, or path for a store's files"),
+    (r"includeheaders", "here schema=kafka always has the column headers: leave it out"),
+    (r"kafka\.group\.id|groupidprefix", "here use consumerGroup; a read moves no offsets, progressGroup mirrors them"),
+    (r"fetchoffset\..*|kafkaconsumer\..*|kafka\.(retries|request\.timeout\.ms)", "here use waitForBrokers"),
+    (r"kafka\.(ssl|security)\..*", "here use trust, tls, tlsCert and tlsKey"),
+    (r"kafka\.sasl\..*", "here use accessKey and secretKey"),
+    (r"kafka\.max\.poll\.records", "here use maxOffsetsPerTrigger"),
+    (r"kafka\..*", "settings of Kafka's clients have no meaning here: leave it out"),
+)
+"""Patterns of the names of Spark's Kafka source that are not options here, and what to use instead."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The options of one source or sink. `read` checks each value; the `check_*` methods check combinations."""
@@ -210,7 +220,8 @@ class Options:
     assign: Annotated[
         tuple[tuple[str, str, int], ...], READ('queues: `{"orders": [0, 1]}`, or by broker', parser=parse_assign)
     ] = ()
-    topic: Annotated[str, ALL("reading: as `subscribe`; writing: the topic of rows without one", parser=_text)] = ""
+    topic: Annotated[str, ALL("reading: as `subscribe`; writing: the topic of all rows", parser=_text)] = ""
+    default_topic: Annotated[str, WRITE("the topic of rows whose column `topic` is null or missing", parser=_text)] = ""
     order: Annotated[str, READ("by consume queue, or every record of the log", parser=_one_of("queue", "log"))] = (
         "queue"
     )
@@ -227,10 +238,12 @@ class Options:
         BATCH("where to end, exclusive", parser=partial(parse_offsets, starting=False), shown="`latest`"),
     ] = None
     starting_timestamp: Annotated[
-        int | None, READ("begin at the first message stored at or after it, ms", high=LONG_MAX)
+        int | None,
+        READ("begin at the first message stored at or after it: ms, ISO or `now-1h`", parser=parse_time, high=LONG_MAX),
     ] = None
     ending_timestamp: Annotated[
-        int | None, BATCH("end before the first message stored at or after it, ms", high=LONG_MAX)
+        int | None,
+        BATCH("end before the first message stored at or after it: the same", parser=parse_time, high=LONG_MAX),
     ] = None
     starting_offsets_by_timestamp: Annotated[
         OffsetSpec | None, READ("the same, by topic, broker and queue", parser=parse_times)
@@ -252,7 +265,7 @@ class Options:
         int | None, STREAM("minimum messages of a micro-batch", low=1, high=LONG_MAX)
     ] = None
     max_trigger_delay: Annotated[
-        float, STREAM("maximum wait for `minOffsetsPerTrigger`", parser=_duration, shown="`15m`")
+        float, STREAM("maximum wait for `minOffsetsPerTrigger`", parser=parse_duration, shown="`15m`")
     ] = 900.0
     max_bytes_per_trigger: Annotated[
         int | None,
@@ -278,8 +291,9 @@ class Options:
         READ(
             "what damage becomes: a row, an error, or nothing",
             parser=_one_of("PERMISSIVE", "FAILFAST", "DROPMALFORMED"),
+            shown="batch `PERMISSIVE`, stream `FAILFAST`",
         ),
-    ] = "PERMISSIVE"
+    ] = ""
     column_name_of_corrupt_record: Annotated[
         str, READ("name of the column with the reason, if selected", parser=_text)
     ] = "_corrupt"
@@ -292,6 +306,15 @@ class Options:
     config: Annotated[str, ALL("the store's broker.conf, if its file sizes are not the defaults", parser=_text)] = ""
     settings: tuple[str, ...] = ()
     """Store settings as `name=value`. Penstock's jobs set them; Spark's users cannot."""
+    wait_for_brokers: Annotated[
+        float, ALL("how long brokers that were reachable may be away", parser=parse_duration, shown="`30s`")
+    ] = 30.0
+    trust: Annotated[
+        str, ALL("PEM file of the authorities to trust; turns TLS on. The file must exist on all hosts", parser=_text)
+    ] = ""
+    tls: Annotated[bool, ALL("TLS with the system's authorities, if `trust` is not given")] = False
+    tls_cert: Annotated[str, ALL("PEM file of the client's certificate", parser=_text)] = ""
+    tls_key: Annotated[str, ALL("PEM file of its key", parser=_text)] = ""
     access_key: Annotated[str, ALL("access key, if the cluster requires an account", parser=_text)] = ""
     secret_key: Annotated[str, ALL("secret key", parser=_text)] = ""
     write_id: Annotated[
@@ -308,6 +331,8 @@ class Options:
             if option is not None:
                 values[option.attribute] = option.check(option.parse(value))
             elif not _SPARKS_OWN.fullmatch(name.lower()):
+                if kafkas := next((say for pattern, say in _KAFKAS if re.fullmatch(pattern, name.lower())), None):
+                    raise BadSettings(f"'{name}' is an option of Spark's Kafka source; {kafkas}")
                 near = nearest(name, TABLE.by_name)
                 hint = f"; did you mean {TABLE.by_name[near].name}?" if near else ""
                 raise BadSettings(f"there is no option '{name}'{hint}; see docs/reference/spark.md")
@@ -318,6 +343,8 @@ class Options:
     def _check_place(self) -> None:
         if self.path and self.namesrv:
             raise BadSettings("path and namesrv are both given; use path for files or namesrv for a cluster")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise BadSettings("only one of tlsCert and tlsKey is given; give both, or none of them")
         if not self.path and not self.namesrv:
             raise BadSettings(
                 "neither path nor namesrv is given; a table created with CREATE TABLE loses its options in Spark: use "
@@ -370,6 +397,18 @@ class Options:
                 raise BadSettings(
                     f"{TABLE[attribute].name} is given, and a stream has no end; leave it out, or read a batch"
                 )
+
+    @property
+    def tls_properties(self) -> dict[str, str]:
+        """RocketMQ's `tls.*` properties for the clients of a cluster; empty for plain connections."""
+        if not (self.tls or self.trust or self.tls_cert):
+            return {}
+        given = {
+            "tls.client.trustCertPath": self.trust,
+            "tls.client.certPath": self.tls_cert,
+            "tls.client.keyPath": self.tls_key,
+        }
+        return {"tls.enable": "true", **{name: value for name, value in given.items() if value}}
 
     @property
     def tag_names(self) -> tuple[str, ...] | None:

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.errors import BadSettings, BadStore, DataLost
 from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, OffsetSpec, Options
-from penstock.pipeline.ranges import MessageSource, OffsetRange, Queue, ReadTask, TaskLimits, pack_ranges, split_ranges
+from penstock.pipeline.ranges import (
+    MessageSource,
+    OffsetRange,
+    Queue,
+    ReadTask,
+    TaskLimits,
+    pack_ranges,
+    split_ranges,
+    task_size_for,
+)
 from penstock.pipeline.store_source import LOG, StoreSource
 
 if TYPE_CHECKING:
@@ -209,9 +218,6 @@ def spans_between(source: MessageSource, first: Offsets, last: Offsets, options:
 
 # -- tasks -----------------------------------------------------------------------------------------------------------
 
-_MIN_TASKS: Final = 16
-"""Small queues share tasks, but only so far that about this many tasks or more remain."""
-
 
 def open_source(options: Options, *, following: bool = False) -> StoreSource | ClusterSource:
     """Opens the stores or the cluster that the options name. `following` means that a stream will read them.
@@ -254,8 +260,9 @@ def plan_batch(options: Options) -> list[ReadTask]:
 
 def plan(source: MessageSource, spans: Sequence[OffsetRange], options: Options) -> list[ReadTask]:
     """Returns the tasks that read the ranges `spans`, split and packed by the limits in `options`."""
-    limits = TaskLimits(options.max_bytes_per_partition, options.max_records_per_partition, options.min_partitions)
-    pieces = split_ranges(spans, limits)
-    if options.min_partitions is not None or options.max_records_per_partition is not None or options.order == "log":
-        return source.tasks([[piece] for piece in pieces])
-    return source.tasks(pack_ranges(pieces, options.max_bytes_per_partition, _MIN_TASKS))
+    if options.min_partitions is not None or options.max_records_per_partition is not None:
+        limits = TaskLimits(options.max_bytes_per_partition, options.max_records_per_partition, options.min_partitions)
+        return source.tasks([[piece] for piece in split_ranges(spans, limits)])
+    size = task_size_for(sum(span.size for span in spans), options.max_bytes_per_partition)
+    pieces = split_ranges(spans, TaskLimits(size))
+    return source.tasks([[piece] for piece in pieces] if options.order == "log" else pack_ranges(pieces, size))

@@ -9,7 +9,7 @@ same tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _SMALLEST_PIECE: Final = 16 << 20
 _LARGEST_PIECE: Final = 512 << 20
 _PIECES_EACH: Final = 4
+_SMALLEST_TASK: Final = 8 << 20
+_MANY_TASKS: Final = 16
 
 
 # -- ranges ----------------------------------------------------------------------------------------------------------
@@ -49,6 +51,18 @@ class OffsetRange(msgspec.Struct, frozen=True):
     @property
     def count(self) -> int:
         return self.stop - self.start
+
+
+class Witness(NamedTuple):
+    """Identifies a message that was read: its physical offset, and its store time (epoch ms; -1 if unreadable)."""
+
+    physical_offset: int
+    store_timestamp: int
+
+    def agrees_with(self, found: Witness) -> bool:
+        """Returns whether `found` may be the same message. A time that cannot be read proves nothing."""
+        times = {self.store_timestamp, found.store_timestamp} - {-1}
+        return self.physical_offset == found.physical_offset and len(times) < 2
 
 
 class TaskLimits(msgspec.Struct, frozen=True):
@@ -98,18 +112,26 @@ def _evenly(span: OffsetRange, pieces: int) -> list[OffsetRange]:
     ]
 
 
-def pack_ranges(spans: Sequence[OffsetRange], max_bytes: int, max_tasks: int) -> list[list[OffsetRange]]:
+def task_size_for(total: int, max_bytes: int) -> int:
+    """Returns the bytes that one task should read of `total` bytes; `max_bytes` at most.
+
+    A task costs Spark up to 80 ms of CPU time before its first row, so it reads at least 8 MB: a small micro-batch is
+    one task. Larger reads get about 16 tasks, to keep the cores of a machine busy, and from 16 times `max_bytes` on as
+    many as are needed. The result depends on the arguments only, because a replayed micro-batch must have the same
+    tasks.
+    """
+    return min(max_bytes, max(total // _MANY_TASKS, _SMALLEST_TASK))
+
+
+def pack_ranges(spans: Sequence[OffsetRange], max_bytes: int) -> list[list[OffsetRange]]:
     """Groups spans into tasks, so that a thousand quiet queues do not cost a thousand tasks. Returns a list per task.
 
-    Keeps the order. A task takes spans until the next span would exceed `max_bytes`, or total bytes / `max_tasks` if
-    that is less. There can be more than `max_tasks` tasks.
+    Keeps the order. A task takes spans until the next span would exceed `max_bytes`.
     """
-    total = sum(span.size for span in spans)
-    share = min(max_bytes, max(total // max(max_tasks, 1), 1))
     tasks: list[list[OffsetRange]] = []
     size = 0
     for span in spans:
-        if not tasks or size + span.size > share:
+        if not tasks or size + span.size > max_bytes:
             tasks.append([])
             size = 0
         tasks[-1].append(span)
@@ -186,6 +208,24 @@ class MessageSource(Protocol):
 
     def size(self, queue: Queue, start: int, stop: int) -> int:
         """Returns the estimated bytes of the records from `start` to `stop`. Must be deterministic."""
+        ...
+
+    def witnesses(self, offsets: Mapping[Queue, int]) -> dict[Queue, Witness]:
+        """Returns the witness of the last message before each offset. Leaves out queues that have none to show.
+
+        The witness of a log is the first record of the file that holds the byte before the offset.
+        """
+        ...
+
+    def first_records(self) -> dict[str, Witness]:
+        """Returns the oldest record of each store's log by broker. Leaves out stores that cannot show it."""
+        ...
+
+    def why_replaced(self, queue: Queue, offset: int, witness: Witness, first_record: Witness | None) -> str:
+        """Returns in one clause why the message before `offset` is no longer the one that `witness` describes.
+
+        `first_record` is what `first_records` returned for the queue's store when the witness was taken.
+        """
         ...
 
     def tasks(self, spans: Sequence[Sequence[OffsetRange]]) -> list[ReadTask]:

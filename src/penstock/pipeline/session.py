@@ -125,6 +125,7 @@ def start_session(
         raise MissingPackage("Spark needs the package pyspark: pip install 'penstock[spark]'") from None
     where = master or ("" if _SUBMIT_PORT in os.environ else "local[*]")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _check_master(where)
     builder = SparkSession.builder.appName(app)
     if where.startswith("sc://"):
         return _start(builder.remote(where), where)
@@ -139,6 +140,32 @@ def start_session(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what pyspark itself imports
         return _start(builder.master(where), where) if where else _start(builder, "the master of spark-submit")
+
+
+_CONNECT_PORT: Final = 15002
+_MASTER_TIMEOUT_S: Final = 5.0
+
+
+def _check_master(where: str) -> None:
+    """Raises Unreachable if nothing listens at the address of a master or Connect server.
+
+    Spark itself would retry for minutes. Does nothing for other kinds of masters.
+    """
+    scheme, _, rest = where.partition("://")
+    if scheme not in ("spark", "sc"):
+        return
+    addresses, problem = rest.partition("/")[0].partition(";")[0].split(","), ""
+    for address in addresses:
+        host, _, port = address.rpartition(":") if ":" in address else (address, "", str(_CONNECT_PORT))
+        if not port.isdecimal():
+            return  # Spark says what is wrong with it
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _MASTER_TIMEOUT_S).close()
+        except OSError as error:
+            problem = error.strerror or str(error)
+        else:
+            return
+    raise Unreachable(f"no Spark answers at {where} ({problem}); check --master, and that it is running")
 
 
 def _start(builder: SparkSession.Builder, where: str) -> SparkSession:

@@ -11,11 +11,14 @@ A store (`path`) gets a batch completely and exactly once: tasks stage the rows,
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -23,7 +26,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import BadSettings, PenstockError
 from penstock.pipeline.cluster_sink import ClusterTarget
 from penstock.pipeline.errors import as_user_errors
-from penstock.pipeline.options import Options
+from penstock.pipeline.options import PLACE, Options
 from penstock.pipeline.sink_rows import WrittenRows
 from penstock.pipeline.store_sink import StagedRows, StoreTarget
 from penstock.store.sink.journal import Identity, WriterKind
@@ -31,6 +34,7 @@ from penstock.store.sink.journal import Identity, WriterKind
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_FILE_URI: Final = re.compile(r"^file:/*(?=/)")
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 
@@ -46,11 +50,22 @@ def make_writer(options: Options, schema: StructType, overwrite: bool) -> DataSo
     return StoreWriter(StoreTarget.of(options), rows, identity)
 
 
-def make_stream_writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """Returns the writer of one batch of a stream. Raises BadSettings, BadStore or StoreInUse."""
+def make_stream_writer(
+    options: Options, schema: StructType, overwrite: bool, checkpoint: str = ""
+) -> DataSourceStreamArrowWriter:
+    """Returns the writer of one batch of a stream. Raises BadSettings, BadStore or StoreInUse.
+
+    `checkpoint` is the query's checkpoint folder, or empty if Spark does not say it.
+    """
     if options.write_id:
         raise BadSettings("writeId is for batch writes; Spark identifies a stream's batches itself: leave it out")
-    rows = _check_rows(options, schema, overwrite)
+    if overwrite:
+        raise BadSettings(
+            "complete mode writes the whole result again, and messages can only be appended; use outputMode('update') "
+            "with foreachBatch and a batch write with writeId=f'{name}-{batch_id}': see docs/reference/spark-sink.md"
+        )
+    read = topics_read(Path(checkpoint), options) if checkpoint else frozenset[str]()
+    rows = WrittenRows.of(schema, options.topic, options.default_topic, read)
     if options.namesrv:
         return ClusterStreamWriter(ClusterTarget.of(options), rows)
     return StoreStreamWriter(StoreTarget.of(options), rows)
@@ -59,7 +74,40 @@ def make_stream_writer(options: Options, schema: StructType, overwrite: bool) ->
 def _check_rows(options: Options, schema: StructType, overwrite: bool) -> WrittenRows:
     if overwrite:
         raise BadSettings("messages can only be appended; use mode('append') instead of overwrite")
-    return WrittenRows.of(schema, options.topic)
+    return WrittenRows.of(schema, options.topic, options.default_topic)
+
+
+def topics_read(checkpoint: Path, options: Options) -> frozenset[str]:
+    """Returns the topics that a query reads from the place that `options` name, as the checkpoint's last offsets say.
+
+    Returns none if the checkpoint is not in a file system of this host, or the query reads something else.
+    """
+    folder = Path(_FILE_URI.sub("", str(checkpoint))) / "offsets"
+    try:
+        newest = max((path for path in folder.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+        lines = newest.read_text().splitlines()[2:]  # a version, metadata, then a line for each source
+    except (OSError, ValueError):
+        return frozenset()
+    topics: set[str] = set()
+    for line in lines:
+        try:
+            offsets = msgspec.json.decode(line, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            continue  # of another source
+        if _is_same_place(offsets.get(PLACE), options):
+            topics.update(topic for topic in offsets if topic and not topic.startswith("@"))
+    return frozenset(topics)
+
+
+def _is_same_place(place: object, options: Options) -> bool:
+    """Whether the place in a stream's offsets is the one that a sink's options name."""
+    if not isinstance(place, str):
+        return False
+    if options.namesrv:
+        servers = {each.strip() for each in options.namesrv.split(";")}
+        return bool(servers & {each.strip() for each in place.split(";")})
+    written = Path(options.path[0]).resolve()
+    return any(Path(each).resolve() == written for each in place.split(", "))
 
 
 def _random() -> str:

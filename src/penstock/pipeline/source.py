@@ -36,7 +36,6 @@ from pyspark.sql.types import (
 from penstock.errors import BadSettings
 from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import check_input, plan_batch
 from penstock.pipeline.ranges import ReadTask
 from penstock.pipeline.source_rows import BROKER, RowShape
 
@@ -145,6 +144,8 @@ class RocketMQSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType:
+        from penstock.pipeline.plan import check_input
+
         with as_user_errors():
             self._options.check_reading()
             schema = schema_of(self._options)
@@ -172,7 +173,8 @@ class RocketMQSource(DataSource):
         from penstock.pipeline.sink_writers import make_stream_writer
 
         with as_user_errors():
-            return make_stream_writer(self._options, schema, overwrite)
+            checkpoint = str(self.options.get("checkpointlocation", ""))
+            return make_stream_writer(self._options, schema, overwrite, checkpoint)
 
 
 class ReadPartition(InputPartition):
@@ -192,6 +194,8 @@ class BatchReader(DataSourceReader):
         self._shape = RowShape.of(options, schema.names)
 
     def partitions(self) -> Sequence[InputPartition]:
+        from penstock.pipeline.plan import plan_batch  # not at the top: workers import this module, and do not plan
+
         with as_user_errors():
             return [ReadPartition(task) for task in plan_batch(self._options)]
 

@@ -8,8 +8,9 @@ row says why in the corrupt-record column. An unpacked body has a maximum size. 
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,7 +24,9 @@ from penstock.format.constants import KEYS, UNIQ_KEY
 from penstock.format.sys_flag import COMPRESSED
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
-from penstock.protocol.compression import MAX_SIZE, inflate_body
+
+_log = logging.getLogger("penstock.pipeline")
+
 
 # -- bodies ----------------------------------------------------------------------------------------------------------
 
@@ -42,7 +45,7 @@ class InflatedRows(NamedTuple):
     """The rows of this piece whose body could not be unpacked: row number in the piece, and the reason."""
 
 
-def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_SIZE) -> Iterator[InflatedRows]:
+def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int | None = None) -> Iterator[InflatedRows]:
     """Yields the batch with its column `body` unpacked, in several pieces if the unpacked bodies are large.
 
     `sys_flags` has the sysFlag of each row; the batch itself may lack that column. `limit` is the maximum bytes of one
@@ -53,6 +56,9 @@ def inflate_bodies(batch: pa.RecordBatch, sys_flags: pa.Array, limit: int = MAX_
     if not len(packed) or _BODY not in batch.schema.names:
         yield InflatedRows(0, batch)
         return
+    from penstock.protocol.compression import MAX_SIZE, inflate_body  # most workers meet no compressed body
+
+    limit = MAX_SIZE if limit is None else limit
     column = batch.column(_BODY)
     first, room = 0, _MAX_PIECE_BYTES
     bodies: dict[int, bytes] = {}
@@ -149,6 +155,24 @@ _COALESCE_BYTES: Final = 8 << 20
 _SMALL_BATCH: Final = 1 << 20
 
 
+class _Damage:
+    """Counts what a task could not read."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first = ""
+
+    def add(self, flaws: Iterable[str]) -> None:
+        for flaw in flaws:
+            self._first = self._first or flaw
+            self._count += 1
+
+    def log(self, mode: str) -> None:
+        if self._count:
+            form = "rocketmq: %d damaged messages or ranges of the log in this task (mode=%s); the first: %s"
+            _log.warning(form, self._count, mode, self._first)
+
+
 class RowShape(msgspec.Struct, frozen=True):
     """The filters, columns and error mode of a read. The driver creates it and pickles it to the workers."""
 
@@ -167,13 +191,13 @@ class RowShape(msgspec.Struct, frozen=True):
     """A regular expression that filters topics if the log is read."""
 
     @classmethod
-    def of(cls, options: Options, names: Sequence[str]) -> RowShape:
+    def of(cls, options: Options, names: Sequence[str], *, streaming: bool = False) -> RowShape:
         by_log = options.order == "log"
         return cls(
             names=tuple(names),
             kafka=options.schema == "kafka",
             corrupt=options.column_name_of_corrupt_record,
-            mode=options.mode,
+            mode=options.mode or ("FAILFAST" if streaming else "PERMISSIVE"),
             decompress=options.decompress,
             by_log=by_log,
             tags=options.tag_names,
@@ -208,16 +232,26 @@ class RowShape(msgspec.Struct, frozen=True):
         return -1 if position is None else position
 
     def batches(self, task: ReadTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yields a task's messages as batches of `schema`. Raises CorruptData at the first flaw if mode is FAILFAST."""
-        return _coalesced(batch for page in task.pages(self.native) for batch in self._shape_page(page, schema))
+        """Yields a task's messages as batches of `schema`. Raises CorruptData at the first flaw if mode is FAILFAST.
 
-    def _shape_page(self, page: RowPage, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        Logs the number of flaws at the end, in one line.
+        """
+        damage = _Damage()
+        try:
+            yield from _coalesced(
+                batch for page in task.pages(self.native) for batch in self._shape_page(page, schema, damage)
+            )
+        finally:
+            damage.log(self.mode)
+
+    def _shape_page(self, page: RowPage, schema: pa.Schema, damage: _Damage) -> Iterator[pa.RecordBatch]:
         if page.flaws and self.mode == "FAILFAST":
             where = f"{page.broker}: {_location(page.flaws[0])}"
             raise CorruptData(f"{where}{page.flaws[0].what}; mode=FAILFAST ends the read")
+        damage.add(f"{page.broker}: {_location(flaw)}{flaw.what}" for flaw in page.flaws)
         shown = self.mode == "PERMISSIVE" and not self._filters_rows
         flaws = sorted(page.flaws, key=self._position_of) if shown else []
-        for batch, failures in self._decompressed(self._filter(page.batch), page.broker):
+        for batch, failures in self._decompressed(self._filter(page.batch), page.broker, damage):
             made = self._columns(
                 batch, page.broker, _corrupt_column(batch.num_rows, failures) if failures else None, schema
             )
@@ -254,7 +288,9 @@ class RowShape(msgspec.Struct, frozen=True):
 
     # -- bodies ----------------------------------------------------------------------------------------------
 
-    def _decompressed(self, batch: pa.RecordBatch, broker: str) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
+    def _decompressed(
+        self, batch: pa.RecordBatch, broker: str, damage: _Damage
+    ) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
         """Yields rows with their bodies unpacked, and the reasons of failures by row number.
 
         Drops rows that fail if mode is DROPMALFORMED. Raises CorruptData for the first one if mode is FAILFAST.
@@ -264,6 +300,7 @@ class RowShape(msgspec.Struct, frozen=True):
             return
         for piece in inflate_bodies(batch, batch.column("sys_flag")):
             failures = dict(piece.failures)
+            damage.add(f"{broker}: the body cannot be unpacked: {why}" for why in failures.values())
             if failures and self.mode == "FAILFAST":
                 row, why = next(iter(failures.items()))
                 at = (

@@ -12,9 +12,9 @@ Not thread-safe.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -22,18 +22,19 @@ from penstock.errors import BadStore
 from penstock.format.arrow_rows import select_columns
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.pipeline.options import Options
-from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
-from penstock.pipeline.store_tasks import LogTask, QueueSpan, QueueTask, RecordTask, StorePaths
+from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask, Witness
+from penstock.pipeline.store_tasks import LogTask, QueueSpan, QueueTask, RecordTask, SeenLog, StorePaths
 from penstock.store.arrow_batches import ArrowReader
 from penstock.store.config_files import ConfigFiles
 from penstock.store.consume_queue import ReadableQueue, unit_pages
 from penstock.store.layout import path_below
-from penstock.store.message_store import MessageStore
-from penstock.store.query import Boundary
-from penstock.store.readonly.store_folder import StoreFolder, find_paths, name_stores
 from penstock.store.readonly.tail import StoreTail
 from penstock.store.readonly.view import FilesView, QueueView
-from penstock.store.settings import Settings
+
+if TYPE_CHECKING:  # a worker imports this module and opens no store
+    from penstock.store.message_store import MessageStore
+    from penstock.store.readonly.store_folder import StoreFolder
+    from penstock.store.settings import Settings
 
 LOG: Final = ""
 """The topic of the pseudo queue that represents a store's log."""
@@ -124,6 +125,8 @@ class SingleStore:
         if topic == LOG:
             offset = self._log_offset_at(timestamp, low, high)
         else:
+            from penstock.store.query import Boundary
+
             offset = self.view.offset_by_time(topic, queue_id, timestamp, Boundary.LOWER)
         return min(max(offset, low), high)
 
@@ -169,10 +172,52 @@ class SingleStore:
                 total += int(sizes[sizes != NO_RECORD_SIZE].sum(dtype=np.int64))
         return total * (stop - start) // sampled
 
+    # -- witnesses -------------------------------------------------------------------------------------------
+
+    def _store_time(self, physical_offset: int) -> int:
+        if self._tail is not None:
+            return self._tail.store_timestamp(physical_offset)
+        return self.view.records.store_timestamp(physical_offset)
+
+    def witness(self, topic: str, queue_id: int, offset: int) -> Witness | None:
+        """Returns the witness of the message before `offset`, or None if no message is there."""
+        low, high = self.bounds(topic, queue_id)
+        if not low < offset <= high:
+            return None
+        if topic == LOG:
+            size = self._settings.mapped_file_size_commit_log
+            begin = max((offset - 1) // size * size, low)
+            return Witness(begin, self._store_time(begin))
+        found = self.queue(topic, queue_id)
+        unit = None if found is None else found.page(offset - 1, 1)
+        if unit is None or unit["size"][0] == NO_RECORD_SIZE:
+            return None
+        physical = int(unit["offset"][0])
+        return Witness(physical, self._store_time(physical))
+
+    def first_record(self) -> Witness | None:
+        low, high = self._log_bounds()
+        stored = self._store_time(low) if low < high else -1
+        return None if stored < 0 else Witness(low, stored)
+
+    def why_replaced(self, topic: str, witness: Witness, first_record: Witness | None) -> str:
+        low, _ = self._log_bounds()
+        is_there = self._store_time(witness.physical_offset) == witness.store_timestamp != -1
+        if topic != LOG and (is_there or witness.physical_offset < low):
+            return "the topic was deleted and created again"
+        if first_record is not None and first_record.physical_offset >= low:
+            if self._store_time(first_record.physical_offset) == first_record.store_timestamp:
+                return "the log was truncated and filled again"
+            return "this is another store than before"
+        return "the log was truncated and filled again, or this is another store than before"
+
     # -- tasks -----------------------------------------------------------------------------------------------
 
     def _paths(self) -> StorePaths:
         low, high = self._log_bounds()
+        files = FilesView(self._folder.layout.commit_log, self._settings.mapped_file_size_commit_log)
+        with contextlib.closing(files):
+            seen = SeenLog.of(files, low, high)
         return StorePaths(
             broker=self.broker,
             commit_log=str(self._folder.layout.commit_log.absolute()),
@@ -181,19 +226,27 @@ class SingleStore:
             queue_file_size=self._settings.mapped_file_size_consume_queue,
             log_min=low,
             log_end=high,
+            seen=seen,
         )
 
-    def task(self, spans: Sequence[OffsetRange], *, fail_on_data_loss: bool) -> ReadTask:
-        """Returns the task that reads some spans of queues, or a single span of the log."""
-        first = spans[0]
-        if first.queue.topic == LOG:
-            return LogTask(self._paths(), first.start, first.stop, fail_on_data_loss)
-        return QueueTask(self._paths(), tuple(self._span(span) for span in spans), fail_on_data_loss)
+    def tasks(self, groups: Sequence[Sequence[OffsetRange]], *, fail_on_data_loss: bool) -> list[ReadTask]:
+        """Returns a task for each group: it reads some spans of queues, or a single span of the log."""
+        paths = self._paths()
+        return [
+            LogTask(paths, spans[0].start, spans[0].stop, fail_on_data_loss)
+            if spans[0].queue.topic == LOG
+            else QueueTask(paths, tuple(self._span(span) for span in spans), fail_on_data_loss)
+            for spans in groups
+        ]
 
     def _span(self, span: OffsetRange) -> QueueSpan:
         topic, _, queue_id = span.queue
         units = b"" if self._tail is not None else self._units_not_on_disk(topic, queue_id, span.start, span.stop)
-        return QueueSpan(topic, queue_id, span.start, span.stop, units)
+        queue = self.queue(topic, queue_id)
+        first = None if queue is None else queue.page(span.start, 1)
+        return QueueSpan(
+            topic, queue_id, span.start, span.stop, units, -1 if units or first is None else int(first["offset"][0])
+        )
 
     def _units_not_on_disk(self, topic: str, queue_id: int, start: int, stop: int) -> bytes:
         """Returns the units of a range if recovery would change them on disk. Returns b"" if the files are correct."""
@@ -238,6 +291,8 @@ class StoreSource:
     """A MessageSource over one or more stores. `following` opens them for a stream, which refreshes often."""
 
     def __init__(self, options: Options, *, following: bool = False) -> None:
+        from penstock.store.readonly.store_folder import StoreFolder, find_paths, name_stores
+
         paths = find_paths(options.path)
         self.name = ", ".join(str(path) for path in paths)
         self._options = options
@@ -295,16 +350,35 @@ class StoreSource:
     def size(self, queue: Queue, start: int, stop: int) -> int:
         return self._stores[queue.broker].size(queue.topic, queue.queue_id, start, stop)
 
-    def tasks(self, spans: Sequence[Sequence[OffsetRange]]) -> list[ReadTask]:
-        return [task for group in spans for task in self._tasks(group)]
+    def witnesses(self, offsets: Mapping[Queue, int]) -> dict[Queue, Witness]:
+        known = ((queue, offset) for queue, offset in offsets.items() if queue.broker in self._stores)
+        found = {
+            queue: self._stores[queue.broker].witness(queue.topic, queue.queue_id, offset) for queue, offset in known
+        }
+        return {queue: witness for queue, witness in found.items() if witness is not None}
 
-    def _tasks(self, group: Sequence[OffsetRange]) -> list[ReadTask]:
-        """Returns the tasks for a group of spans: one for each store that the spans belong to."""
-        by_broker: dict[str, list[OffsetRange]] = {}
-        for span in group:
-            by_broker.setdefault(span.queue.broker, []).append(span)
-        fail = self._options.fail_on_data_loss
-        return [self._stores[broker].task(spans, fail_on_data_loss=fail) for broker, spans in by_broker.items()]
+    def first_records(self) -> dict[str, Witness]:
+        found = {broker: store.first_record() for broker, store in sorted(self._stores.items())}
+        return {broker: witness for broker, witness in found.items() if witness is not None}
+
+    def why_replaced(self, queue: Queue, offset: int, witness: Witness, first_record: Witness | None) -> str:
+        return self._stores[queue.broker].why_replaced(queue.topic, witness, first_record)
+
+    def tasks(self, spans: Sequence[Sequence[OffsetRange]]) -> list[ReadTask]:
+        """Returns the tasks for groups of spans. A group with spans of several stores becomes a task for each store."""
+        by_broker: dict[str, list[tuple[int, list[OffsetRange]]]] = {}
+        for number, group in enumerate(spans):
+            parts: dict[str, list[OffsetRange]] = {}
+            for span in group:
+                parts.setdefault(span.queue.broker, []).append(span)
+            for broker, part in parts.items():
+                by_broker.setdefault(broker, []).append((number, part))
+        made: list[tuple[int, ReadTask]] = []
+        for broker, numbered in by_broker.items():
+            groups = [part for _, part in numbered]
+            tasks = self._stores[broker].tasks(groups, fail_on_data_loss=self._options.fail_on_data_loss)
+            made += [(number, task) for (number, _), task in zip(numbered, tasks, strict=True)]
+        return [task for _, task in sorted(made, key=lambda each: each[0])]
 
     def key_tasks(self, keys: Sequence[str], spans: Sequence[OffsetRange]) -> list[ReadTask]:
         """Returns tasks that read the messages of `spans` with one of the keys, which the index finds."""

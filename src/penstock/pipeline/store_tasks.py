@@ -1,6 +1,8 @@
 """Tasks that read the files of one store on workers: spans of queues, a range of the log, or single records.
 
-A task opens only the files that it needs and checks every record, as the store does. Memory is bounded: a page has
+A task opens only the files that it needs and checks every record, as the store does. It first compares the files with
+what the planner saw (`SeenLog`, `QueueSpan.first`). A host that does not see these files cannot tell "deleted by
+retention" from "not mounted here", so this is an error whatever failOnDataLoss says. Memory is bounded: a page has
 about 8 MB, or one message if the message is larger.
 
 The mapped-log cache keeps the files of the last two logs mapped between the tasks of a worker process. A queue's
@@ -11,6 +13,8 @@ file still uses disk space. Only one task uses a cached log at a time; a concurr
 
 from __future__ import annotations
 
+import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -22,10 +26,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import DataLost
+from penstock.errors import BadStore, DataLost
 from penstock.format.arrow_rows import select_columns
 from penstock.format.kernels import Buffer, Longs, Rows
-from penstock.format.record_layout import is_filler
+from penstock.format.queue_unit import UNIT_SIZE
+from penstock.format.record_layout import HEAD, is_filler
 from penstock.pipeline.ranges import Flaw, RowPage
 from penstock.store.arrow_batches import ArrowReader
 from penstock.store.layout import path_below
@@ -62,11 +67,66 @@ class CachedLog(LogView):
                 files.close()
 
 
+# -- what the planner saw --------------------------------------------------------------------------------------------
+
+_logger = logging.getLogger("penstock.pipeline")
+
+
+class SeenLog(msgspec.Struct, frozen=True):
+    """The log files that the planner saw. A worker must see the same, but for the oldest, which retention may delete.
+
+    The files are named by their first physical offset: `first` to `last`, without `holes`.
+    """
+
+    first: int
+    last: int
+    """The file that holds the last record."""
+    holes: tuple[int, ...]
+    head: bytes
+    """The first bytes of the file `last`: most of the header of a record with its offsets and its time."""
+
+    @classmethod
+    def of(cls, files: FilesView, log_min: int, log_end: int) -> SeenLog | None:
+        """Returns what there is to see of a log that is read from `log_min` to `log_end`; None if it is empty."""
+        if log_min >= log_end:
+            return None
+        size, offsets = files.file_size, files.offsets()
+        last = (log_end - 1) // size * size
+        first = min(offsets[0], last) if offsets else last
+        holes = set(range(first, last + 1, size)).difference(offsets)
+        file = None if last in holes else files.find_any_size(last)
+        head = b"" if file is None else bytes(file.map.view[: HEAD.size])
+        return cls(first, last, tuple(sorted(holes)), head)
+
+    def check(self, files: FilesView, folder: Path) -> None:
+        """Raises BadStore with the host's name if the files in `folder` are not those that the planner saw."""
+        offsets = files.offsets()
+        if not offsets:
+            raise _unseen("does not see the log's files, which", folder)
+        expected = set(range(max(self.first, offsets[0]), self.last + 1, files.file_size))
+        missing = sorted(expected.difference(self.holes, offsets))
+        if missing:
+            raise _unseen(f"does not see the log's file {missing[0]:020d}, which", folder)
+        if self.head and self.last in offsets:
+            file = files.find_any_size(self.last)
+            if file is not None and bytes(file.map.view[: HEAD.size]) != self.head:
+                raise _unseen(f"sees another store: its file {self.last:020d} begins with another record than", folder)
+
+
+def _unseen(what: str, folder: Path) -> BadStore:
+    return BadStore(
+        f"the host {socket.gethostname()} {what} the driver saw when it planned the read; mount the store's folder "
+        "under the same path on all hosts, or read through the brokers with namesrv",
+        path=folder,
+    )
+
+
 # -- tasks -----------------------------------------------------------------------------------------------------------
 
 _POSITIONS_PER_READ = 1000
 _MAP_ROWS, _MAP_BYTES = 4096, 4 << 20  # few enough to stay in the CPU cache
 T = TypeVar("T")
+BY_RETENTION: Final = "most likely deleted by retention"
 
 
 class StorePaths(msgspec.Struct, frozen=True):
@@ -79,9 +139,19 @@ class StorePaths(msgspec.Struct, frozen=True):
     queue_file_size: int
     log_min: int
     log_end: int
+    seen: SeenLog | None = None
 
     def log(self) -> LogView:
-        return CachedLog(Path(self.commit_log), self.log_file_size, self.log_min, self.log_end)
+        """Opens the log. Raises BadStore if this host sees other files than the planner saw."""
+        folder = Path(self.commit_log)
+        view = CachedLog(folder, self.log_file_size, self.log_min, self.log_end)
+        if self.seen is not None:
+            try:
+                self.seen.check(view.queue, folder)
+            except BaseException:
+                view.close()
+                raise
+        return view
 
 
 class QueueSpan(msgspec.Struct, frozen=True):
@@ -92,6 +162,8 @@ class QueueSpan(msgspec.Struct, frozen=True):
     start: int
     stop: int
     units: bytes = b""
+    first: int = -1
+    """The physical offset in the unit of `start` when the read was planned; -1 if unknown."""
 
 
 def with_columns(columns: Sequence[str], *needed: str) -> list[str]:
@@ -122,12 +194,18 @@ class QueueTask(msgspec.Struct, frozen=True):
             return ShippedUnits(span.topic, span.queue_id, span.start, span.units)
         folder = path_below(Path(self.files.consume_queue), span.topic, span.queue_id)
         files = FilesView(folder, self.files.queue_file_size)
+        if span.first >= 0 and max(files.offsets(), default=-1) < _file_of(span.stop - 1, files.file_size):
+            raise _unseen("does not see the queue's files (or the topic was deleted since), which", folder)
         return QueueView(files, span.topic, span.queue_id, span.start, span.stop)
 
     def _span(
         self, log: LogView, reader: ArrowReader, queue: QueueView | ShippedUnits, span: QueueSpan
     ) -> Iterator[RowPage]:
         at = span.start
+        begin = queue.page(at, 1)
+        if span.first >= 0 and begin is not None and int(begin["offset"][0]) != span.first:
+            self._report_loss(span, at, span.stop, "the topic was deleted and created again since the read was planned")
+            return
         while at < span.stop:
             page = reader.read_queue(queue, at, MAX_ROWS, MAX_BYTES)
             flaws = [
@@ -149,17 +227,24 @@ class QueueTask(msgspec.Struct, frozen=True):
                 yield RowPage(self.files.broker, page.batch, tuple(flaws))
             at = page.next_begin_offset
 
-    def _report_loss(self, span: QueueSpan, start: int, stop: int) -> None:
+    def _report_loss(self, span: QueueSpan, start: int, stop: int, why: str = BY_RETENTION) -> None:
+        error = lost_messages(span.topic, self.files.broker, span.queue_id, start, stop, why)
         if self.fail_on_data_loss:
-            raise lost_messages(span.topic, self.files.broker, span.queue_id, start, stop)
+            raise error
+        _logger.warning("rocketmq: %s", error)
 
 
-def lost_messages(topic: str, broker: str, queue_id: int, start: int, stop: int) -> DataLost:
+def lost_messages(topic: str, broker: str, queue_id: int, start: int, stop: int, why: str = BY_RETENTION) -> DataLost:
     """Returns the error for messages `start` to `stop` (exclusive) of a queue, which no longer exist."""
     return DataLost(
-        f"messages {start} to {stop - 1} of topic {topic} queue {queue_id} (broker {broker}) are gone, most likely "
-        "deleted by retention; set failOnDataLoss=false to continue without them"
+        f"messages {start} to {stop - 1} of topic {topic} queue {queue_id} (broker {broker}) are gone, {why}; set "
+        "failOnDataLoss=false to continue without them"
     )
+
+
+def _file_of(queue_offset: int, file_size: int) -> int:
+    """Returns the position at which the queue file begins that holds the unit of `queue_offset`."""
+    return queue_offset * UNIT_SIZE // file_size * file_size
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
@@ -251,11 +336,13 @@ class LogTask(msgspec.Struct, frozen=True):
 
     def _report_loss(self, log: LogView, at: int) -> int:
         first = next(iter(log.queue.offsets()), self.stop)
+        error = DataLost(
+            f"bytes {at} to {min(first, self.stop) - 1} of the log of {self.files.broker} are gone, {BY_RETENTION}; "
+            "set failOnDataLoss=false to continue without them"
+        )
         if self.fail_on_data_loss:
-            raise DataLost(
-                f"bytes {at} to {min(first, self.stop) - 1} of the log of {self.files.broker} are gone, most likely "
-                "deleted by retention; set failOnDataLoss=false to continue without them"
-            )
+            raise error
+        _logger.warning("rocketmq: %s", error)
         return first
 
     def _gap(self, log: LogView, start: int, stop: int) -> tuple[Flaw, ...]:
@@ -314,9 +401,10 @@ class RecordTask(msgspec.Struct, frozen=True):
         )
 
     def _report_loss(self, offsets: Sequence[int]) -> None:
+        error = DataLost(
+            f"{len(offsets)} messages with the keys are gone, in bytes {offsets[0]} to {offsets[-1]} of the log of "
+            f"{self.files.broker}, {BY_RETENTION}; set failOnDataLoss=false to continue without them"
+        )
         if self.fail_on_data_loss:
-            raise DataLost(
-                f"{len(offsets)} messages with the keys are gone, in bytes {offsets[0]} to {offsets[-1]} of the log of "
-                f"{self.files.broker}, most likely deleted by retention; set failOnDataLoss=false to continue without "
-                "them"
-            )
+            raise error
+        _logger.warning("rocketmq: %s", error)

@@ -1,10 +1,21 @@
 """`spark.readStream` over queues (`format("rocketmq")`) and over a store's published log. Needs pyspark.
 
 Spark's checkpoint keeps the offsets as `{topic: {broker: {queue id: offset}}}`. Spark compares offsets as text, so
-their order is fixed. A start option counts only for a new query. Spark logs only the ends of micro-batches. The first
-micro-batch is therefore empty: its end logs the query's start, which a crash then cannot move. The plan of a
-micro-batch depends only on its offsets and the options, so a replayed micro-batch reads the same rows. One StreamReader
-lives on the driver and keeps the source open. Workers read with pickled copies.
+their order is fixed. Beside the offsets it keeps, under names that no topic can have, what proves that a restarted
+query continues where it stopped:
+
+    "@read"   {topic: {broker: {queue id: [physical offset, store time]}}}, the last message before each offset
+    "@store"  {broker: [physical offset, store time]}, the first record of each store's log
+    "@from"   the stores' paths or the cluster's address: a sink refuses a topic that its own query reads
+
+Before a micro-batch reads on in a queue, the reader compares the message before its start with this witness. If they
+differ, the topic was created again, the log was truncated and filled again, or this is another store: an error, or with
+failOnDataLoss=false a new start at the queue's first message. Offsets without witnesses, from an older version, are not
+compared. Workers import this module to read, so what only the driver needs is imported in the methods. A start option
+counts only for a new query. Spark logs only the ends of micro-batches. The first micro-batch is therefore empty: its
+end logs the query's start, which a crash then cannot move. The plan of a micro-batch depends only on its offsets and
+the options, so a replayed micro-batch reads the same rows. One StreamReader lives on the driver and keeps the source
+open. Workers read with pickled copies.
 
 `PublishedLog` streams the log of a store with dispatch=external as byte ranges, for jobs that build derived data. A
 micro-batch begins at the previous end and ends at the position that the store publishes. Its rows are ranges with the
@@ -24,24 +35,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
-from penstock.errors import BadStore, PenstockError
+from penstock.errors import BadStore, DataLost, PenstockError
 from penstock.pipeline.errors import as_user_errors
-from penstock.pipeline.options import LATEST, Options
-from penstock.pipeline.plan import check_range, choose_queues, open_source, plan, spans_between, start_offsets
-from penstock.pipeline.ranges import MessageSource, Queue
+from penstock.pipeline.options import LATEST, MEAN_SIZES, PLACE, Options
+from penstock.pipeline.ranges import MessageSource, Queue, Witness
 from penstock.pipeline.source import ReadPartition, check_schema, read_part
 from penstock.pipeline.source_rows import RowShape
-from penstock.pipeline.store_source import StoreSource
-from penstock.store.derive import cut_range
-from penstock.store.external_dispatch.coordination import read_mark
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 
@@ -51,27 +58,61 @@ if TYPE_CHECKING:
 Offsets = dict[Queue, int]
 Size = Callable[[Queue, int, int], int]
 _MAX_ESTIMATES = 8
+PROOF_READ: Final = "@read"
+PROOF_STORES: Final = "@store"
 
 
 # -- offsets ---------------------------------------------------------------------------------------------------------
 
 
-def to_json(offsets: Mapping[Queue, int]) -> dict[str, Any]:
-    """Returns the offsets as nested dictionaries, sorted by topic, broker and queue id."""
+class Proof(NamedTuple):
+    """What identifies the messages and the stores that a query has read."""
+
+    read: Mapping[Queue, Witness]
+    """The witness of the last message before each queue's offset. Queues without one are not compared."""
+    stores: Mapping[str, Witness]
+    """The first record of each store's log, by broker."""
+    place: str = ""
+    """The stores or the cluster that the query reads."""
+
+
+_NO_PROOF: Final = Proof({}, {})
+
+
+def _nested(values: Mapping[Queue, object]) -> dict[str, Any]:
     document: dict[str, Any] = {}
-    for (topic, broker, queue_id), offset in sorted(offsets.items()):
-        document.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
+    for (topic, broker, queue_id), value in sorted(values.items(), key=lambda item: item[0]):
+        document.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = value
     return document
+
+
+def _flat(document: Mapping[str, Any]) -> Iterator[tuple[Queue, Any]]:
+    for topic, brokers in document.items():
+        for broker, queues in brokers.items():
+            for queue_id, value in queues.items():
+                yield Queue(topic, broker, int(queue_id)), value
+
+
+def to_json(offsets: Mapping[Queue, int], proof: Proof = _NO_PROOF) -> dict[str, Any]:
+    """Returns the offsets as nested dictionaries, sorted by topic, broker and queue id. The proof comes first."""
+    document: dict[str, Any] = {PLACE: proof.place} if proof.place else {}
+    if proof.read:
+        document[PROOF_READ] = _nested({queue: list(witness) for queue, witness in proof.read.items()})
+    if proof.stores:
+        document[PROOF_STORES] = {broker: list(witness) for broker, witness in sorted(proof.stores.items())}
+    return document | _nested(offsets)
 
 
 def from_json(document: Mapping[str, Any]) -> Offsets:
     """Returns the offsets of a document that `to_json` made."""
-    return {
-        Queue(topic, broker, int(queue_id)): int(offset)
-        for topic, brokers in document.items()
-        for broker, queues in brokers.items()
-        for queue_id, offset in queues.items()
-    }
+    topics = {topic: brokers for topic, brokers in document.items() if not topic.startswith("@")}
+    return {queue: int(offset) for queue, offset in _flat(topics)}
+
+
+def proof_of(document: Mapping[str, Any]) -> Proof:
+    """Returns the proof in a document that `to_json` made. It is empty in the checkpoint of an older version."""
+    read = {queue: Witness(*map(int, value)) for queue, value in _flat(document.get(PROOF_READ, {}))}
+    return Proof(read, {broker: Witness(*map(int, value)) for broker, value in document.get(PROOF_STORES, {}).items()})
 
 
 def backlog(first: Mapping[Queue, int], last: Mapping[Queue, int]) -> int:
@@ -129,11 +170,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._shape = RowShape.of(options, schema.names)
+        self._shape = RowShape.of(options, schema.names, streaming=True)
         self._source: MessageSource | None = None
         self._initial: dict[str, Any] | None = None
         self._anchored = False
         self._goal: Offsets | None = None
+        self._planned: dict[str, Any] | None = None
+        """The end that the last `latestOffset` returned, after it had compared the start with its proof."""
+        self._means: dict[str, int] = {}
+        """The mean bytes of a message in the last micro-batch, by topic."""
         self._last_batch = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,6 +186,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> MessageSource:
         if self._source is None:
+            from penstock.pipeline.plan import open_source
+
             self._options.check_reading()
             self._options.check_streaming()
             check_schema(self._schema, self._options)
@@ -152,9 +199,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         with as_user_errors():
             if self._initial is None:
+                from penstock.pipeline.plan import choose_queues, start_offsets
+                from penstock.pipeline.store_source import StoreSource
+
                 source = self._open()
                 queues = choose_queues(source, self._options)
-                self._initial = to_json(start_offsets(source, queues, self._options, otherwise=LATEST))
+                first = start_offsets(source, queues, self._options, otherwise=LATEST)
+                self._initial = to_json(first, Proof(source.witnesses(first), source.first_records(), source.name))
                 self._log_limit()
                 if isinstance(source, StoreSource):
                     source.close_views()
@@ -170,44 +221,74 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:
         with as_user_errors():
-            return to_json(self._ends(refresh=False))
+            return {MEAN_SIZES: dict(sorted(self._means.items())), **to_json(self._ends(refresh=False))}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with as_user_errors():
             if self._initial is not None and not self._anchored:
                 self._anchored = True
                 return start
-            first = from_json(start)
+            source, first, proof = self._open(), from_json(start), proof_of(start)
             last = self._ends() if self._goal is None else dict(self._goal)
-            first |= {queue: self._open().bounds(queue)[0] for queue in last if queue not in first}
-            if truncated := self._truncated(first, last):
-                return to_json({**first, **truncated})
+            first |= {queue: source.bounds(queue)[0] for queue in last if queue not in first}
+            ends_before = {queue for queue in last if source.bounds(queue)[1] < first[queue]}
+            advanced = {queue for queue, stop in last.items() if stop > first[queue]}
+            if replaced := self._replaced(first, proof, ends_before | advanced):
+                kept = {queue: witness for queue, witness in proof.read.items() if queue not in replaced}
+                return to_json({**first, **replaced}, Proof(kept, source.first_records(), source.name))
             last = {queue: max(stop, first[queue]) for queue, stop in last.items()}
             waiting = backlog(first, last)
             if not waiting or self._should_wait(waiting):
                 return start
             last = self._limit(first, last)
             self._last_batch = time.monotonic()
-            return to_json({**first, **last})
+            self._planned = self._with_proof(first, last, proof)
+            return self._planned
 
     def _ends(self, *, refresh: bool = True) -> Offsets:
+        from penstock.pipeline.plan import choose_queues
+
         source = self._open()
         if refresh:
             source.refresh()
         return {queue: source.bounds(queue)[1] for queue in choose_queues(source, self._options, must_exist=False)}
 
-    def _truncated(self, first: Offsets, last: Offsets) -> Offsets:
-        """Returns the minimum offset of each queue that now ends before `first`, where the stream has read up to.
-
-        Such a queue was truncated or created again. Raises DataLost for it, unless failOnDataLoss is false. The caller
-        then makes an empty batch, whose end logs the returned offsets.
-        """
+    def _with_proof(self, first: Offsets, last: Offsets, proof: Proof) -> dict[str, Any]:
+        """Returns the end `last` of a micro-batch with its proof. Takes new witnesses only of the queues it reads."""
         source = self._open()
-        found = {queue: source.bounds(queue) for queue in last}
-        truncated = {queue: low for queue, (low, high) in found.items() if high < first[queue]}
-        for queue in truncated:
-            check_range(source, queue, first[queue], first[queue], self._options)
-        return truncated
+        advanced = {queue: stop for queue, stop in last.items() if stop > first[queue]}
+        kept = {queue: witness for queue, witness in proof.read.items() if queue not in advanced}
+        return to_json({**first, **last}, Proof(kept | source.witnesses(advanced), source.first_records(), source.name))
+
+    def _replaced(self, offsets: Offsets, proof: Proof, queues: Iterable[Queue]) -> Offsets:
+        """Returns the minimum offset of each of the queues whose last message read is no longer the same.
+
+        Raises DataLost for such a queue, unless failOnDataLoss is false. The caller then makes an empty batch, whose
+        end logs the returned offsets.
+        """
+        from penstock.pipeline.plan import describe
+
+        source = self._open()
+        queues = list(queues)
+        found = source.witnesses({queue: offsets[queue] for queue in queues if queue in proof.read})
+        replaced: Offsets = {}
+        for queue in queues:
+            (low, high), offset, witness = source.bounds(queue), offsets[queue], proof.read.get(queue)
+            if high >= offset and (witness is None or witness.agrees_with(found.get(queue, witness))):
+                continue
+            why = "truncated, or this is a different store"
+            if witness is not None:
+                why = source.why_replaced(queue, offset, witness, proof.stores.get(queue.broker))
+            there = f"{low} to {high - 1} are" if low < high else "nothing is"
+            error = DataLost(
+                f"{describe(queue)} was read up to {offset}, and what was read is gone ({why}; {there} there now); "
+                "start a query with a new checkpoint, or set failOnDataLoss=false to read all that is there"
+            )
+            if self._options.fail_on_data_loss:
+                raise error
+            log.warning("rocketmq: %s", error)
+            replaced[queue] = low
+        return replaced
 
     def _should_wait(self, waiting: int) -> bool:
         """Returns whether to wait for more messages than `waiting` before the next batch."""
@@ -234,13 +315,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- batches ---------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        from penstock.pipeline.plan import plan, spans_between
+
         with as_user_errors():
             source = self._open()
             first, last = from_json(start), from_json(end)
             if first == last:
                 return []
             first |= {queue: source.bounds(queue)[0] for queue in last if queue not in first}
+            if end != self._planned:  # a batch that a restarted query runs again
+                advanced = [queue for queue, stop in last.items() if stop > first[queue]]
+                replaced = self._replaced(first, proof_of(start), advanced)
+                replaced |= self._replaced(last, proof_of(end), (each for each in advanced if each not in replaced))
+                last = {queue: stop for queue, stop in last.items() if queue not in replaced}
             spans = spans_between(source, first, last, self._options)
+            for topic in {span.queue.topic for span in spans}:
+                read = [span for span in spans if span.queue.topic == topic]
+                self._means[topic] = sum(span.size for span in read) // sum(span.count for span in read)
             return [ReadPartition(task) for task in plan(source, spans, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -251,11 +342,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Does nothing if the source is a store.
         """
-        if not self._options.progress_group:
+        if not self._options.progress_group or self._options.path:
             return
         source = self._open()
-        if isinstance(source, StoreSource):
-            return
         try:
             source.commit_group(self._options.progress_group, from_json(end))  # type: ignore[attr-defined]
         except PenstockError as error:
@@ -305,6 +394,8 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._goal: int | None = None
 
     def _published(self) -> int:
+        from penstock.store.external_dispatch.coordination import read_mark
+
         mark = read_mark(self._files, self._end)
         if mark is None:
             raise BadStore("this store does not publish the end of its log; start it with dispatch=external",
@@ -335,6 +426,8 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = int(start["position"]), int(end["position"])
         if begin >= stop:
             return []
+        from penstock.store.derive import cut_range
+
         cut = cut_range(begin, stop, self._pieces, _MIN_PIECE)
         return [LogSlice(first, last, first == self._start) for first, last in cut]
 

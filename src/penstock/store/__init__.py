@@ -10,25 +10,31 @@
 One process owns a store. Any of its threads may put and get.
 """
 
-from penstock.format.record import Record
-from penstock.store.damaged_ranges import DamagedRange
-from penstock.store.message import (
-    ArrowPage,
-    ArrowResult,
-    BatchResult,
-    GetStatus,
-    LogPage,
-    Message,
-    Page,
-    PutResult,
-    PutStatus,
-    TagFilter,
-)
-from penstock.store.message_store import MessageStore
-from penstock.store.query import Boundary, Hits
-from penstock.store.recovery import Progress, RecoveryReport
-from penstock.store.settings import BrokerRole, Dispatch, FlushDiskType, Settings
-from penstock.store.statistics import Snapshot
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.format.record import Record
+    from penstock.store.damaged_ranges import DamagedRange
+    from penstock.store.message import (
+        ArrowPage,
+        ArrowResult,
+        BatchResult,
+        GetStatus,
+        LogPage,
+        Message,
+        Page,
+        PutResult,
+        PutStatus,
+        TagFilter,
+    )
+    from penstock.store.message_store import MessageStore
+    from penstock.store.query import Boundary, Hits
+    from penstock.store.recovery import Progress, RecoveryReport
+    from penstock.store.settings import BrokerRole, Dispatch, FlushDiskType, Settings
+    from penstock.store.statistics import Snapshot
 
 __all__ = [
     "ArrowPage",
@@ -54,3 +60,46 @@ __all__ = [
     "Snapshot",
     "TagFilter",
 ]
+
+_MODULES: Final = {
+    "penstock.format.record": ("Record",),
+    "penstock.store.damaged_ranges": ("DamagedRange",),
+    "penstock.store.message": (
+        "ArrowPage",
+        "ArrowResult",
+        "BatchResult",
+        "GetStatus",
+        "LogPage",
+        "Message",
+        "Page",
+        "PutResult",
+        "PutStatus",
+        "TagFilter",
+    ),
+    "penstock.store.message_store": ("MessageStore",),
+    "penstock.store.query": (
+        "Boundary",
+        "Hits",
+    ),
+    "penstock.store.recovery": (
+        "Progress",
+        "RecoveryReport",
+    ),
+    "penstock.store.settings": (
+        "BrokerRole",
+        "Dispatch",
+        "FlushDiskType",
+        "Settings",
+    ),
+    "penstock.store.statistics": ("Snapshot",),
+}
+_HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Imports the module of a name on first use: readers of files in Spark's workers need only a part of the store."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found

@@ -8,7 +8,7 @@ as a whole, then appended. `ArrowReader` keeps no state between pages. It works 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +24,14 @@ from penstock.format.kernels import Buffer, Ints, Longs, Rows
 from penstock.format.put_table import PutLimits, PutRows, RowRefused, plan_puts
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.scan import next_valid
-from penstock.store.append import PutPath
-from penstock.store.consume_queue import ReadableQueue
 from penstock.store.encode_message import PutRefused, prepare
-from penstock.store.mapped_file import MappedFile
 from penstock.store.message import ArrowPage, ArrowResult, GetStatus, LogPage, Message, Page, PutStatus
-from penstock.store.settings import Settings
+
+if TYPE_CHECKING:  # a reader of files in a worker needs no store
+    from penstock.store.append import PutPath
+    from penstock.store.consume_queue import ReadableQueue
+    from penstock.store.mapped_file import MappedFile
+    from penstock.store.settings import Settings
 
 _MIN_UNITS_EXAMINED: Final = 800
 _MAX_BYTES: Final = 512 << 20  # column offsets have 32 bits, and text can grow to three times its size

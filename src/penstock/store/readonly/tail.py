@@ -23,7 +23,7 @@ from penstock.errors import BadStore
 from penstock.format import kernels
 from penstock.format.kernel_row_types import Reason
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
-from penstock.format.record_layout import size_and_magic
+from penstock.format.record_layout import HEAD, LONG, head_of, physical_offset_of, size_and_magic, store_timestamp_at
 from penstock.store.consume_queue import ConsumeQueue, count_valid, view_units
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch_state import read_state
@@ -270,6 +270,17 @@ class StoreTail:
             queue.close()
         self.queues.clear()
         self._log = FilesView(self._layout.commit_log, self.settings.mapped_file_size_commit_log)
+
+    def store_timestamp(self, offset: int) -> int:
+        """Returns the store time (epoch ms) in the header of the record at `offset`; -1 if no record begins there."""
+        file = self._log.find(offset) if offset >= 0 else None
+        if file is None:
+            return -1
+        at, data = offset - file.from_offset, file.map.view
+        if at + HEAD.size > file.size or physical_offset_of(data, at) != offset:
+            return -1
+        at += store_timestamp_at(head_of(data, at).sys_flag)
+        return int(LONG.unpack_from(data, at)[0]) if at + LONG.size <= file.size else -1
 
     # -- a store that is not open ---------------------------------------------------------------------------
 

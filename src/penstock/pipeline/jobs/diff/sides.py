@@ -16,9 +16,17 @@ from penstock.pipeline.jobs.diff.report import QueueKey
 from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.options import Options
 from penstock.pipeline.plan import open_source
-from penstock.pipeline.ranges import MessageSource, OffsetRange, Queue, ReadTask, TaskLimits, pack_ranges, split_ranges
+from penstock.pipeline.ranges import (
+    MessageSource,
+    OffsetRange,
+    Queue,
+    ReadTask,
+    TaskLimits,
+    pack_ranges,
+    split_ranges,
+    task_size_for,
+)
 
-_MIN_TASKS: Final = 16
 WAYS: Final = ("place", "key", "bytes")
 
 Bounds = tuple[int, int]
@@ -169,9 +177,9 @@ class Comparison:
             for each in ranges
             if each.start < each.stop
         ]
-        limits = TaskLimits(self.sides.a.options().max_bytes_per_partition)
+        size = task_size_for(sum(span.size for span in spans), self.sides.a.options().max_bytes_per_partition)
         tasks = []
-        for group in pack_ranges(split_ranges(spans, limits), limits.max_bytes, _MIN_TASKS):
+        for group in pack_ranges(split_ranges(spans, TaskLimits(size)), size):
             for chosen in _without_repeats(group):
                 tasks.append(
                     ComparisonTask(chosen, self.a.task(chosen), self.b.task(chosen), self.sides.by != "key", edge)
