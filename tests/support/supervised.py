@@ -66,10 +66,8 @@ class ServedBrokers:
 
     def pids(self) -> list[int]:
         """The processes of its brokers, in the order of their names."""
-        found = []
-        for name in sorted(path.name for path in self.folder.iterdir() if (path / "commitlog").is_dir()):
-            found += [pid for pid in children(self.process.pid) if f"--supervised={name}" in command_of(pid)]
-        return found
+        by_name = {option: pid for pid in children(self.process.pid) for option in command_of(pid)}
+        return [pid for option, pid in sorted(by_name.items()) if option.startswith("--supervised=")]
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Returns when the log has a text so many times."""
@@ -131,7 +129,7 @@ def wait_until(is_so: Callable[[], bool], otherwise: Callable[[], str]) -> None:
 
 def is_closed(store: Path) -> bool:
     """Whether a store was closed cleanly."""
-    return (store / "commitlog").is_dir() and not (store / "abort").exists()
+    return (store / "config").is_dir() and not (store / "abort").exists()
 
 
 def fetch(url: str) -> tuple[int, str]:
@@ -144,4 +142,4 @@ def fetch(url: str) -> tuple[int, str]:
 
 
 def stores_of(folder: Path) -> Iterator[Path]:
-    yield from (path for path in sorted(folder.iterdir()) if (path / "commitlog").is_dir())
+    yield from (path for path in sorted(folder.iterdir()) if (path / "config").is_dir())

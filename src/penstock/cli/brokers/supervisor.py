@@ -99,8 +99,8 @@ def run_brokers(options: ServeOptions, plans: Sequence[PlannedBroker], shared: S
 
 def _run(options: ServeOptions, plans: Sequence[PlannedBroker], shared: Sequence[str]) -> bool:
     of_broker = BrokerSettings.of(options.settings)
+    check_ports(plans, _other_ports(options))
     names = None if options.namesrv == OFF else bind(*parse_address(options.namesrv, "--namesrv"))
-    check_ports(plans, _other_ports(options, names))
     observed = _bind_observe(options, plans[0], of_broker)
     log_uncaught()
     log.info("Penstock %s starts %d brokers: process %d", __version__, len(plans), os.getpid())
@@ -118,11 +118,9 @@ def _run(options: ServeOptions, plans: Sequence[PlannedBroker], shared: Sequence
         return run(supervisor.serve(names, observe_url))
 
 
-def _other_ports(options: ServeOptions, names: socket.socket | None) -> dict[str, int]:
-    ports = {} if names is None else {"--namesrv": names.getsockname()[1]}
-    if options.console != OFF:
-        ports["--console"] = parse_address(options.console, "--console")[1]
-    return ports
+def _other_ports(options: ServeOptions) -> dict[str, int]:
+    given = {"--namesrv": options.namesrv, "--console": options.console}
+    return {option: parse_address(text, option)[1] for option, text in given.items() if text != OFF}
 
 
 def _bind_observe(options: ServeOptions, first: PlannedBroker, settings: BrokerSettings) -> socket.socket | None:

@@ -57,14 +57,9 @@ class StoreFolder(NamedTuple):
         layout, files = Layout.of(folder, settings), OverlayFiles()
         if not files.is_folder(folder):
             why = "a store is a folder, and this is a file" if files.exists(folder) else "no such folder"
-            raise BadStore(f"there is no store here: {why}; check the path", path=folder)
+            raise no_store(folder, why)
         if not files.is_folder(layout.commit_log) and not is_store(folder):
-            why = f"none of {', '.join(_SIGNS)} is in the folder; check the path"
-            if inside := stores_in(folder):
-                names = ", ".join(path.name for path in inside[:_SHOWN_STORES])
-                more = f" and {len(inside) - _SHOWN_STORES} more" if len(inside) > _SHOWN_STORES else ""
-                why = f"the folder holds the stores of several brokers: {names}{more}; name one of them"
-            raise BadStore(f"there is no store here: {why}", path=folder)
+            raise no_store(folder, f"none of {', '.join(_SIGNS)} is in the folder")
         return cls(settings, layout, files, files.lock_owner(layout.lock))
 
     @property
@@ -123,6 +118,17 @@ def stores_in(folder: Path) -> list[Path]:
     if is_store(folder) or not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.is_dir() and is_store(path))
+
+
+def no_store(folder: Path, why: str = "") -> BadStore:
+    """Returns the error that there is no store in `folder`, and `why`; or which stores are inside the folder."""
+    if inside := stores_in(folder):
+        names = ", ".join(path.name for path in inside[:_SHOWN_STORES])
+        more = f" and {len(inside) - _SHOWN_STORES} more" if len(inside) > _SHOWN_STORES else ""
+        why = f": the folder holds the stores of several brokers: {names}{more}; name one of them"
+    else:
+        why = f": {why}; check the path" if why else "; check the path"
+    return BadStore(f"there is no store here{why}", path=folder)
 
 
 def find_paths(given: Sequence[str]) -> list[Path]:
