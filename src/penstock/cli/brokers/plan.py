@@ -7,6 +7,7 @@ each with the name of its broker. Everything is checked before a process is star
 
 from __future__ import annotations
 
+import ipaddress
 import string
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -137,6 +138,14 @@ def _free_ports(host: str, count: int) -> list[int]:
     """Returns free ports, which the brokers keep when they are started again."""
     with ExitStack() as sockets:
         return [sockets.enter_context(bind(host, 0)).getsockname()[1] for _ in range(count)]
+
+
+def own_host(host: str) -> str:
+    """Returns `host` if it is a loopback address, else 127.0.0.1: where only this machine can ask."""
+    with suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return host
+    return HOST
 
 
 def _text(host: str, port: int) -> str:

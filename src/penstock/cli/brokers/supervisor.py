@@ -33,9 +33,9 @@ from penstock.broker.access import RELOAD_EVERY_S, Access
 from penstock.broker.operations import host_text
 from penstock.broker.settings import BrokerSettings, observe_address
 from penstock.cli import exit_codes
-from penstock.cli.broker_process import HOST, ServeOptions, ending_on_signals, name_server, stop_signals
+from penstock.cli.broker_process import ServeOptions, ending_on_signals, name_server, stop_signals
 from penstock.cli.brokers.link import MAX_LINE, NAMES_IN_LINE
-from penstock.cli.brokers.plan import OBSERVE_ALL_ABOVE, PlannedBroker, check_ports
+from penstock.cli.brokers.plan import OBSERVE_ALL_ABOVE, PlannedBroker, check_ports, own_host
 from penstock.cli.brokers.shared_tables import FromBroker, Greeted, MissedDeletions, Report, SharedTables
 from penstock.cli.console_child import OFF, ConsoleChild
 from penstock.cli.log_output import log_uncaught
@@ -131,7 +131,7 @@ def _bind_observe(options: ServeOptions, first: PlannedBroker, settings: BrokerS
         return None if address is None else bind(*address)
     is_chosen = first.observe is None
     try:
-        return bind(HOST, first.port + OBSERVE_ALL_ABOVE if is_chosen else 0)
+        return bind(own_host(first.host), first.port + OBSERVE_ALL_ABOVE if is_chosen else 0)
     except Unreachable as error:
         log.warning("no health of all brokers: %s; --observe-port chooses another port", error)
         return None
