@@ -139,6 +139,16 @@ async def test_an_order_beyond_max_topics_is_not_applied(tmp_path: Path) -> None
 
 
 @in_loop
+async def test_an_entry_of_any_size_leaves_the_link_as_it_is(tmp_path: Path) -> None:
+    async with linked(tmp_path) as broker:
+        await broker.greeting()
+        large = TopicConfig(name="large", extra={"attributes": {"x": "y" * 20_000}})
+        broker.state.topics.update(large)
+        broker.state.topics.update(TopicConfig(name="usual", extra={"attributes": {"x": "y"}}))
+        assert list((await broker.report()).entries) == ["usual"]
+
+
+@in_loop
 async def test_the_end_of_the_link_stops_the_broker(tmp_path: Path) -> None:
     async with linked(tmp_path) as broker:
         broker.writer.close()

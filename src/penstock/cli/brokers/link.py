@@ -33,8 +33,10 @@ from penstock.task_supervision import OnDeath
 
 log = logging.getLogger("penstock.serve")
 NAMES_IN_LINE: Final = 500
+MAX_EXTRA: Final = 16 << 10
+"""Bytes of an entry's fields that Penstock does not know. The others take some hundred."""
 MAX_LINE: Final = 16 << 20
-"""Bytes. A topic or group takes some hundred."""
+"""Bytes; more than NAMES_IN_LINE of the largest entries."""
 _GATHER_S: Final = 0.05
 """Seconds. Changes within this time are reported together."""
 _READ: Final = "orders of the supervisor"
@@ -107,10 +109,18 @@ class SupervisorLink:
                 name: config for name, config in shared.items() if self._told.get((kind, name)) != config
             }
             changes |= {name: None for name in told if name not in shared}
-            for part in _parts(changes):
-                self._send(Report(kind, {name: _json(config) for name, config in part.items()}, self._seen))
+            entries = {name: _json(config) for name, config in changes.items() if self._is_small(name, config)}
+            for part in _parts(entries):
+                self._send(Report(kind, part, self._seen))
             for name, config in changes.items():
                 self._remember((kind, name), config)
+
+    def _is_small(self, name: str, config: Config | None) -> bool:
+        """Whether an entry may be shared. Only fields that Penstock does not know make one large."""
+        if config is None or not config.extra or len(msgspec.json.encode(config.extra)) <= MAX_EXTRA:
+            return True
+        self._refusals.warn(f"{name} has more than {MAX_EXTRA} bytes of attributes, and is not told to other brokers")
+        return False
 
     def _shared(self, kind: Kind) -> Iterator[tuple[str, Config]]:
         """Yields the entries of a table that all brokers have in common."""
@@ -201,7 +211,7 @@ def _json(config: Config | None) -> Json | None:
     return None if config is None else config.to_json()
 
 
-def _parts(changes: Mapping[str, Config | None]) -> Iterable[dict[str, Config | None]]:
-    items = iter(changes.items())
+def _parts(entries: Mapping[str, Json | None]) -> Iterable[dict[str, Json | None]]:
+    items = iter(entries.items())
     while part := dict(islice(items, NAMES_IN_LINE)):
         yield part

@@ -82,11 +82,15 @@ class SupervisedBroker:
     starts: int = 0
     why: str = ""
     """Why it ended the last time; empty while it serves."""
+    stopped_cleanly: bool = True
+    """Whether its last process ended with status 0, or never served."""
     process: asyncio.subprocess.Process | None = None
     writer: asyncio.StreamWriter | None = None
     has_orders: asyncio.Event = field(default_factory=asyncio.Event)
     tried: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when its first start has ended, well or not."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is not started again."""
 
 
 def run_brokers(options: ServeOptions, plans: Sequence[PlannedBroker], shared: Sequence[str]) -> bool:
@@ -207,13 +211,20 @@ class BrokersSupervisor:
         """Runs a broker's process again and again until `_stop`."""
         loop, pause_s = asyncio.get_running_loop(), FIRST_PAUSE_S
         while not self._stop.is_set():
-            began = loop.time()
+            began, served = loop.time(), False
             broker.phase, broker.starts = BrokerPhase.STARTING, broker.starts + 1
-            served, status = await self._run_once(broker)
+            try:
+                process, reader = await self._start(broker)
+            except OSError as error:
+                broker.why = f"its process could not be started: {error.strerror or error}"
+            else:
+                served, status = await self._run_once(broker, process, reader)
+                broker.why = _reason(served, status)
+                broker.stopped_cleanly = status == 0 or not served
             if self._stop.is_set():
-                return
+                break
             pause_s = FIRST_PAUSE_S if served and loop.time() - began > _STABLE_S else pause_s
-            broker.phase, broker.why = BrokerPhase.DOWN, _reason(served, status)
+            broker.phase = BrokerPhase.DOWN
             broker.tried.set()
             log.error("%s: %s; it is started again in %g s, the others serve on", broker.plan.name, broker.why, pause_s)
             self._show_phase()
@@ -221,28 +232,37 @@ class BrokersSupervisor:
                 async with asyncio.timeout(pause_s):
                     await self._stop.wait()
             pause_s = min(pause_s * 2, MAX_PAUSE_S)
+        broker.phase = BrokerPhase.STOPPED
+        broker.ended.set()
 
-    async def _run_once(self, broker: SupervisedBroker) -> tuple[bool, int]:
-        """Runs a broker's process once. Returns whether it served, and its exit status."""
+    async def _start(self, broker: SupervisedBroker) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
+        """Starts a broker's process. Raises OSError."""
+        command = [sys.executable, "-m", "penstock.cli.main", "serve", f"--supervised={broker.plan.name}"]
+        command += [*self._shared, *broker.plan.arguments(), "--namesrv=off", "--console=off"]
+        command += [*self._options.log_options, f"--register={';'.join(self._name_servers)}"]
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "penstock.cli.main", "serve", f"--supervised={broker.plan.name}"]
-            command += [
-                *self._shared,
-                *broker.plan.arguments(),
-                "--namesrv=off",
-                "--console=off",
-                *self._options.log_options,
-            ]
-            command.append(f"--register={';'.join(self._name_servers)}")
-            broker.process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=theirs.fileno(),
-                stdout=asyncio.subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C reaches only this process, which then stops the brokers
-            )
-        reader, broker.writer = await asyncio.open_unix_connection(sock=ours, limit=MAX_LINE)
-        sending = asyncio.create_task(self._send_orders(broker))
+            reader, broker.writer = await asyncio.open_unix_connection(sock=ours, limit=MAX_LINE)
+            try:
+                broker.process = process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=theirs.fileno(),
+                    stdout=asyncio.subprocess.DEVNULL,
+                    start_new_session=True,  # Ctrl-C reaches only this process, which then stops the brokers
+                )
+            except OSError:
+                broker.writer.close()
+                raise
+        if self._stop.is_set():
+            process.terminate()
+        return process, reader
+
+    async def _run_once(
+        self, broker: SupervisedBroker, process: asyncio.subprocess.Process, reader: asyncio.StreamReader
+    ) -> tuple[bool, int]:
+        """Serves a broker's link until it ends. Returns whether the broker served, and its exit status."""
+        assert broker.writer is not None
+        sending = asyncio.create_task(self._send_orders(broker, broker.writer))
         served = False
         try:
             served = await self._receive(broker, reader)
@@ -250,11 +270,10 @@ class BrokersSupervisor:
             log.error("%s: its report cannot be read, and it is stopped: %s", broker.plan.name, error)
         finally:
             sending.cancel()
-            with suppress(asyncio.CancelledError, OSError):
-                await sending
+            await asyncio.gather(sending, return_exceptions=True)
             self._tables.disconnect(broker.plan.name)
             broker.writer.close()  # the broker stops, if it still runs
-        status = await self._wait(broker.process)
+        status = await self._wait(process)
         broker.process = broker.writer = None
         return served, status
 
@@ -296,14 +315,13 @@ class BrokersSupervisor:
                 while self._server is not None and self._server.routes.master_of(name) is None:
                     await asyncio.sleep(_ROUTE_EVERY_S)
 
-    async def _send_orders(self, broker: SupervisedBroker) -> None:
-        assert broker.writer is not None
+    async def _send_orders(self, broker: SupervisedBroker, writer: asyncio.StreamWriter) -> None:
         while True:
             await broker.has_orders.wait()
             broker.has_orders.clear()
             while (order := self._tables.next_order(broker.plan.name, NAMES_IN_LINE)) is not None:
-                broker.writer.write(msgspec.json.encode(order) + b"\n")
-                await broker.writer.drain()
+                writer.write(msgspec.json.encode(order) + b"\n")
+                await writer.drain()
 
     def _save_missed(self) -> None:
         try:
@@ -339,32 +357,30 @@ class BrokersSupervisor:
         if self._stop.is_set():
             log.error("%s again: all brokers are killed; the next start will recover", number.name)
             for broker in self._brokers:
-                if broker.process is not None:
-                    with suppress(ProcessLookupError):
-                        broker.process.kill()
+                _signal(broker, signal.SIGKILL)
             logging.shutdown()
             os._exit(exit_codes.PROBLEM)
         log.info("%s: stopping %d brokers", number.name, len(self._brokers))
         self._stop.set()
 
     async def _stop_brokers(self) -> bool:
-        """Stops all at once. Returns whether all of them ended with status 0."""
-        return all(await asyncio.gather(*map(self._stop_broker, self._brokers)))
+        """Stops all at once. Returns whether all of those that served ended with status 0."""
+        await asyncio.gather(*map(self._stop_broker, self._brokers))
+        return all(broker.stopped_cleanly for broker in self._brokers)
 
-    async def _stop_broker(self, broker: SupervisedBroker) -> bool:
-        process = broker.process
-        if process is None:
-            broker.phase = BrokerPhase.STOPPED
-            return True
-        was_serving = broker.phase is BrokerPhase.SERVING
-        if not was_serving:
-            with suppress(ProcessLookupError):
-                process.terminate()  # it does not read the link before it serves
-        elif broker.writer is not None:
-            broker.writer.close()
-        status = await self._wait(process)
-        broker.phase = BrokerPhase.STOPPED
-        return status == 0 or not was_serving
+    async def _stop_broker(self, broker: SupervisedBroker) -> None:
+        if broker.process is not None:
+            if broker.phase is not BrokerPhase.SERVING:
+                _signal(broker, signal.SIGTERM)  # it does not read the link before it serves
+            elif broker.writer is not None:
+                broker.writer.close()
+        try:
+            async with asyncio.timeout(self._settings.stop_limit_millis / 1000 + _KILL_AFTER_S):
+                await broker.ended.wait()
+        except TimeoutError:
+            log.error("%s has not stopped in time, and is killed; its next start will recover", broker.plan.name)
+            _signal(broker, signal.SIGKILL)
+            await broker.ended.wait()
 
     # -- what people see -------------------------------------------------------------------------------------
 
@@ -403,6 +419,12 @@ class BrokersSupervisor:
         clients = namesrv or ";".join(self._name_servers)
         write(f"Clients connect with NAMESRV_ADDR={clients}\nStop with Ctrl-C or SIGTERM.\n")
         flush()
+
+
+def _signal(broker: SupervisedBroker, number: signal.Signals) -> None:
+    if broker.process is not None:
+        with suppress(ProcessLookupError):
+            broker.process.send_signal(number)
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
