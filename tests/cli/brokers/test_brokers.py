@@ -7,12 +7,16 @@ import json
 import os
 import signal
 import socket
+import urllib.request
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from client.test_access import ACCOUNTS
+from support.loopback import make_authority, make_certificate
 from support.supervised import (
+    ANYWHERE,
     WAIT_S,
     ServedBrokers,
     fetch,
@@ -22,7 +26,16 @@ from support.supervised import (
     wait_until,
 )
 
-from penstock.client import Admin, Message, Producer, PushConsumer, PushOptions, ReceivedMessage
+from penstock.client import (
+    Admin,
+    ClientConfig,
+    Credentials,
+    Message,
+    Producer,
+    PushConsumer,
+    PushOptions,
+    ReceivedMessage,
+)
 from penstock.errors import PenstockError
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
 from penstock.store.readonly.store_folder import StoreFolder, find_paths
@@ -172,6 +185,49 @@ def test_a_broker_killed_under_load_is_restarted_and_nothing_acknowledged_is_los
         assert 'penstock_supervised_broker_restarts_total{broker="broker-b"} 1\n' in metrics
         assert served.end() == 0, served.said
     assert acknowledged <= set(bodies_in(tmp_path / "stores"))
+
+
+@pytest.mark.rest
+def test_topics_are_shared_where_access_is_controlled_and_tls_enforced(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "authority")
+    server = make_certificate(tmp_path, "server", authority)
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+    config = tmp_path / "broker.conf"
+    config.write_text(
+        f"aclEnable=true\naclFile={tmp_path / 'plain_acl.yml'}\ntls.server.mode=enforcing\n"
+        f"tls.server.certPath={server.certificate}\ntls.server.keyPath={server.key}\n"
+    )
+
+    async def use(served: ServedBrokers) -> None:
+        tls = {"tls.enable": "true", "tls.client.trustCertPath": str(authority.certificate)}
+        account = ClientConfig(served.namesrv, tls=tls, credentials=Credentials("operator", "operator-secret"))
+        async with Admin(account) as admin:
+            assert list(await admin.cluster.masters()) == ["broker-a", "broker-b"]
+            await admin.topics.create("orders", queues=2, broker=served.broker(0))
+            await until(lambda: _is(admin, served.broker(1), "orders", 2))
+
+    with ServedBrokers(tmp_path / "stores", 2, *ANYWHERE, "--config", config) as served:
+        asyncio.run(use(served))
+        assert served.end() == 0, served.said
+
+
+@pytest.mark.rest
+def test_the_console_shows_the_cluster(tmp_path: Path) -> None:
+    pytest.importorskip("nicegui")
+    options = [*ANYWHERE[:-1], "127.0.0.1:0"]
+    with ServedBrokers(tmp_path / "stores", 2, *options) as served:
+        link, _, token = served.addresses["console"].partition("/?token=")
+        headers = {"authorization": f"Bearer {token}"}
+
+        def names() -> list[str]:
+            try:
+                with urllib.request.urlopen(urllib.request.Request(f"{link}/readyz", headers=headers)) as answer:
+                    return sorted(each["name"] for each in json.loads(answer.read())["brokers"])
+            except OSError:
+                return []
+
+        wait_until(lambda: names() == ["broker-a", "broker-b"], lambda: served.said)
+        assert served.end() == 0, served.said
 
 
 def test_if_the_supervisor_is_killed_its_brokers_close_their_stores(tmp_path: Path) -> None:
