@@ -18,6 +18,7 @@ from support.peers import PeerError
 
 from bench import PROJECT
 from bench.broker import BrokerSuite
+from bench.brokers import BrokersSuite
 from bench.cold import ColdSuite
 from bench.compare import CompareSuite
 from bench.console import ConsoleSuite
@@ -38,6 +39,7 @@ SUITES: tuple[Suite, ...] = (
     StoreSuite(),
     RecoverySuite(),
     BrokerSuite(),
+    BrokersSuite(),
     ReplicationSuite(),
     SparkSuite(),
     PipelineSuite(),
