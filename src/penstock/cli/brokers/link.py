@@ -191,6 +191,7 @@ class SupervisorLink:
         if value is None:
             self._told.pop(("groups", name), None)
             groups.delete(name)
+            self._state.counters.forget_group(name)
             return
         group = SubscriptionGroup.from_json(value)
         if groups.find(name) == group:
