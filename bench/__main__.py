@@ -24,6 +24,7 @@ from rich.console import Console
 from support.peers import PeerError
 
 from bench.broker import BrokerSuite
+from bench.brokers import BrokersSuite
 from bench.cold import ColdSuite
 from bench.compare import CompareSuite
 from bench.console import ConsoleSuite
@@ -49,6 +50,7 @@ SUITES: tuple[Suite, ...] = (
     RecoverySuite(),
     BrokerSuite(),
     ProducerSuite(),
+    BrokersSuite(),
     ReplicationSuite(),
     SparkSuite(),
     PipelineSuite(),

@@ -107,7 +107,8 @@ def test_the_lock_and_the_last_exit_of_a_store(
     assert states(tmp_path / "live")["store lock"] == ("ok", f"{tmp_path / 'live'} is in use by process {writer.pid}")
     writer.kill()
     assert states(tmp_path / "live")["last exit"] == ("note", "the store was not closed cleanly")
-    assert states(filled.path.parent)["store"][0] == "problem"
+    (tmp_path / "no store").mkdir()
+    assert states(tmp_path / "no store")["store"][0] == "problem"
 
 
 def test_a_clock_behind_the_newest_message_is_a_problem(run: Run, filled: Filled, free_port: str) -> None:
@@ -122,3 +123,20 @@ def test_what_cannot_be_checked_is_one_sentence(run: Run, tmp_path: Path) -> Non
     assert "HOST:PORT" in run("doctor", "--port", "here").refused()
     assert "nothing.conf" in run("doctor", "--store", tmp_path, "--config", tmp_path / "nothing.conf").refused()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_ports_and_stores_of_several_brokers_are_checked(run: Run, filled: Filled, tmp_path: Path) -> None:
+    for name in ("broker-a", "broker-b", "broker-c"):
+        shutil.copytree(filled.path, tmp_path / "stores" / name)
+    ran = run("doctor", "--store", tmp_path / "stores", "--json")
+    ports = " ".join(text for _, text in of(ran, "port"))
+    assert "broker-a 127.0.0.1:10911" in ports
+    assert "broker-c 127.0.0.1:10931" in ports
+    assert [text for _, text in of(ran, "store lock")] == [
+        f"{tmp_path / 'stores' / name} is not in use" for name in ("broker-a", "broker-b", "broker-c")
+    ]
+    assert not of(ran, "store")
+    fewer = run("doctor", "--store", tmp_path / "stores", "--brokers", 2, "--json")
+    assert fewer.status == 1
+    assert of(fewer, "store") == [("problem", "3 stores (broker-a, broker-b, broker-c), and 2 brokers to serve them")]
+    assert "--brokers is 0; it must be 1 to 26" in run("doctor", "--brokers", 0).refused()

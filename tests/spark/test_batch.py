@@ -196,6 +196,8 @@ def test_several_stores_are_told_apart_by_the_column_broker(spark: SparkSession,
         "broker-a": 3,
         "broker-b": 4,
     }
+    folder_of_stores = read(spark, str(tmp_path), subscribe="T")
+    assert sorted(row.broker for row in folder_of_stores.collect()) == ["broker-a"] * 3 + ["broker-b"] * 4
     listed = spark.read.format("rocketmq").option("subscribe", "T").load([str(tmp_path / "broker-a")])
     assert listed.count() == 3
     offsets = '{"T": {"broker-a": {"0": 2}, "broker-b": {"0": 1}}}'

@@ -216,8 +216,10 @@ class Reader:
         home = machine if machine.is_dir() else self.folder
         words = [self.here(word, home) for word in words]
         store = str(home / (words[words.index("--store") + 1] if "--store" in words else words[0]))
-        if store in self._serving:
-            self._stop(self._serving.pop(store))
+        listen = words[words.index("--listen") + 1]
+        for other, process in list(self._serving.items()):
+            if other == store or (listen in process.args and not listen.endswith(":0")):
+                self._stop(self._serving.pop(other))
         command = [sys.executable, "-m", "penstock.cli.main", *words]
         with (self.folder / "said.log").open("a", encoding="utf-8") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=home)

@@ -73,6 +73,8 @@ class GroupTable:
         self._clock = clock
         self._extra = loaded.extra
         self._version = loaded.version
+        self.saved_at: Final = loaded.version.timestamp
+        """When the table that was read from the file had changed last, in epoch milliseconds; 0 if there was none."""
         self._groups = {**{group.name: group for group in system_groups()}, **loaded.groups}
         self.on_change: list[Callable[[], object]] = []
         self.created = Budget("new consumer groups", MAX_CREATED_BYTES, MAX_CREATED_BYTES_OF_CLIENT)

@@ -64,6 +64,12 @@ def is_system_topic(topic: str) -> bool:
     return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIX)
 
 
+def is_topic_of_broker(topic: str, settings: BrokerSettings) -> bool:
+    """Whether this is a system topic of a broker with these settings, also one with its or its cluster's name."""
+    cluster = settings.broker_cluster_name
+    return is_system_topic(topic) or topic in (cluster, settings.broker_name, cluster + REPLY_TOPIC_SUFFIX)
+
+
 def is_system_group(group: str) -> bool:
     """Whether this is a group of the broker itself. Clients may not commit its offsets."""
     return group.startswith(SYSTEM_GROUP_PREFIX)
@@ -125,6 +131,8 @@ class BrokerTopics:
         self._clock = clock
         self._extra = loaded.extra
         self._version = loaded.version
+        self.saved_at: Final = loaded.version.timestamp
+        """When the table that was read from the file had changed last, in epoch milliseconds; 0 if there was none."""
         self._template_queues = settings.now.default_topic_queue_nums
         system = {topic.name: topic for topic in system_topics(settings.now, delay_levels)}
         self._topics = {**system, **loaded.topics}

@@ -31,6 +31,7 @@ from penstock.broker.operations import host_text
 from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.settings import BrokerSettings, observe_address
 from penstock.cli import exit_codes
+from penstock.cli.brokers.link import SupervisorLink, inherited_link
 from penstock.cli.configuration import shown_settings
 from penstock.cli.console_child import OFF, ConsoleChild
 from penstock.cli.log_output import LogFormat, LogLevel, log_uncaught
@@ -118,8 +119,17 @@ def _reachable(address: str) -> str:
     raise BadSettings(f"--listen {address} needs brokerIP1, the address for clients; this machine has none")
 
 
+def name_server(settings: Settings, broker: BrokerSettings, access: Access | None) -> NameServer:
+    """Returns the embedded name server, with settings derived from the broker's. Raises BadSettings or BadStore."""
+    of_names = namesrv_settings(settings, broker)
+    rule = LocalRule(of_names.register_broker_from)
+    return NameServer(of_names, before=None if access is None else Signatures(access).for_name_server(rule))
+
+
 def namesrv_settings(settings: Settings, broker: BrokerSettings) -> NamesrvSettings:
-    """Returns the embedded name server's settings, derived from the broker's. The KV file is in the store."""
+    """Returns the embedded name server's settings, derived from the broker's. The KV file is in the store, or beside
+    the stores of several brokers.
+    """
     return NamesrvSettings(
         auto_create_topic_enable=broker.auto_create_topic_enable,
         kv_config_path=settings.store_path_root_dir / "penstock" / "kvConfig.json",
@@ -148,13 +158,13 @@ def bind_observe(given: str | None, broker: ListeningPort, settings: BrokerSetti
         return None if address is None else bind(*address)
     port = broker.port + OBSERVE_ABOVE if broker.is_chosen else 0
     try:
-        return bind(HOST if broker.is_open_to_others else broker.address, port) if port <= _MAX_PORT else None
+        return bind(HOST if broker.is_open_to_others else broker.address, port) if port <= MAX_PORT else None
     except Unreachable as error:
         log.warning("no metrics and health: %s; --observe-port chooses another port", error)
         return None
 
 
-_MAX_PORT: Final = 65535
+MAX_PORT: Final = 65535
 _NAMESRV_GRACE_S = 1.0
 
 
@@ -172,6 +182,8 @@ class ServeOptions:
     log_level: LogLevel
     log_format: LogFormat
     as_json: bool
+    is_supervised: bool = False
+    """Whether this is a broker of `penstock serve --brokers`, and its standard input the link to the supervisor."""
 
     @property
     def log_options(self) -> list[str]:
@@ -216,7 +228,7 @@ class _Ended(BaseException):
 
 
 @contextmanager
-def _ending_on_signals() -> Iterator[None]:
+def ending_on_signals() -> Iterator[None]:
     """Until the event loop handles signals, one of them ends the recovery, and the console with it.
 
     The process then ends by that signal, as its parent expects.
@@ -243,7 +255,7 @@ def run_broker(options: ServeOptions) -> bool:
     """Serves until a signal arrives. Returns False if the broker had to stop by itself. Raises a PenstockError if it
     cannot start.
     """
-    with _ending_on_signals():
+    with ending_on_signals():
         return _run(options)
 
 
@@ -268,9 +280,11 @@ def _run(options: ServeOptions) -> bool:
         ) as console,
     ):
         watchers = Watchers(console, observation, manager)
-        opened = _open(port, watchers, may_have_bar=options.log_format is LogFormat.TEXT)
+        link = inherited_link() if options.is_supervised else None
+        may_have_bar = options.log_format is LogFormat.TEXT and link is None
+        opened = _open(port, watchers, may_have_bar=may_have_bar)
         addresses = {"console": console.link, "observe": observe_url}
-        served = run(_serve(opened, port, names, watchers, addresses, options.as_json))
+        served = run(_serve(opened, port, names, watchers, addresses, options.as_json, link))
         if not served:
             console.leave_behind()
     return served
@@ -365,19 +379,19 @@ async def _serve(
     watchers: Watchers,
     addresses: dict[str, str],
     as_json: bool,
+    link: socket.socket | None,
 ) -> bool:
-    """Serves until a signal arrives. Returns False if the broker had to stop by itself. `addresses` are those of what
-    runs already.
+    """Serves until a signal arrives, or the link to the supervisor ends. Returns False if the broker had to stop by
+    itself. `addresses` are those of what runs already.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     server: NameServer | None = None
+    supervisor: SupervisorLink | None = None
     try:
         settings = BrokerSettings.of(store.settings)
         access = Access.of(settings)
         if names is not None:
-            of_names = namesrv_settings(store.settings, settings)
-            rule = LocalRule(of_names.register_broker_from)
-            server = NameServer(of_names, before=None if access is None else Signatures(access).for_name_server(rule))
+            server = name_server(store.settings, settings, access)
         broker = Broker(store, settings, name_server=server, access=access)
         broker.state.tasks.on_leave.append(stop.set)
         for number in stop_signals():
@@ -387,18 +401,24 @@ async def _serve(
         if server is not None and names is not None:
             names_host, names_port = names.getsockname()[:2]
             addresses["namesrv"] = host_text(*await server.start(names_host, names_port, names))
+        if link is not None:
+            supervisor = SupervisorLink(broker.state, stop.set)
+            await supervisor.start(link, {**addresses, "advertised": store.settings.store_host})
     except BaseException:
         store.close()
         raise
     watchers.serving(broker, addresses["broker"])
     _log_listening(store, settings, addresses)
-    _announce(store, settings, addresses, as_json)
+    if link is None:
+        _announce(store, settings, addresses, as_json)
     gc.collect()
     gc.freeze()  # the collector need not scan objects that live as long as the broker
     await stop.wait()
     began = time.monotonic()
     watchers.stopping()
     in_time = await broker.stop()
+    if supervisor is not None:
+        supervisor.close()
     if server is not None:
         await server.stop(_NAMESRV_GRACE_S)
     if in_time:

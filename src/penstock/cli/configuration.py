@@ -124,19 +124,31 @@ def _name(name: str) -> str:
     return name
 
 
-def print_config(settings: Settings, sources: ConfigSources, addresses: Mapping[str, str], *, as_json: bool) -> None:
-    """Prints the file, the addresses and all settings in force, each with where its value came from."""
+def print_config(
+    settings: Settings,
+    sources: ConfigSources,
+    addresses: Mapping[str, str],
+    brokers: Sequence[Mapping[str, str]] = (),
+    *,
+    as_json: bool,
+) -> None:
+    """Prints the file, the addresses and all settings in force, each with where its value came from. `brokers` are the
+    brokers of `--brokers`, by what differs between them.
+    """
     shown = list(shown_settings(settings))
     origins = sources.of(shown)
     if as_json:
         rows = [{"name": each.name, "value": each.value, "from": origins[each.name]} for each in shown]
         file = None if sources.config is None else str(sources.config)
-        write_json({"config": file, "addresses": dict(addresses), "settings": rows})
+        several = {"brokers": [dict(broker) for broker in brokers]} if brokers else {}
+        write_json({"config": file, "addresses": dict(addresses), **several, "settings": rows})
         return
     looked = ", ".join(map(str, places()))
     write(f"# file: {sources.config or f'none; looked for {CONFIG_VARIABLE}, {looked}'}\n")
     for option, value in addresses.items():
         write(f"# {option} {value}\n")
+    for broker in brokers:
+        write(f"# {', '.join(f'{what} {value}' for what, value in broker.items())}\n")
     width = max(len(f"{each.name}={each.value}") for each in shown if len(each.value) < _WIDE)
     for each in sorted(shown, key=lambda each: origins[each.name] == DEFAULT):  # what was changed comes first
         write(f"{f'{each.name}={each.value}':{width}}  # {origins[each.name]}\n")

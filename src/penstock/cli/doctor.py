@@ -16,8 +16,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -67,6 +68,9 @@ def doctor(
         list[str] | None,
         option("--port", "HOST:PORT", "A port to check; repeatable. Default: those of `penstock serve`."),
     ] = None,
+    brokers: Annotated[
+        int | None, option("--brokers", "N", "Check for so many brokers; default: the stores in --store, or 1.")
+    ] = None,
     config: Config = None,
     pairs: Pairs = None,
     as_json: AsJson = False,
@@ -79,10 +83,15 @@ def doctor(
 
     \b
       penstock doctor
+      penstock doctor --brokers 4
       penstock doctor --store /srv/store --port 10.0.0.7:10911 --json
     """
     folder = store or Path("data/store")
-    ports = dict(_PORTS) if not address else {each: each for each in address}
+    from penstock.store.readonly.store_folder import stores_in
+
+    inside = stores_in(folder)
+    count = brokers if brokers is not None else max(1, len(inside))
+    ports = default_ports(count) if not address else {each: each for each in address}
     checks: list[Callable[[], Iterator[CheckResult]]] = [
         check_python,
         lambda: check_ports(ports),
@@ -91,8 +100,10 @@ def doctor(
         check_clock,
         check_java,
         check_extras,
-        lambda: check_store(folder, config, pairs),
+        *(partial(check_store, each, config, pairs) for each in inside or [folder]),
     ]
+    if inside and count < len(inside):
+        checks.append(lambda: check_left_out(inside, count))
     findings = [finding for check in checks for finding in check()]
     if as_json:
         write_json([{**each._asdict(), "state": each.state.value.lower()} for each in findings])
@@ -127,6 +138,21 @@ def check_python() -> Iterator[CheckResult]:
         )
     else:
         yield CheckResult("version", CheckState.OK, versions)
+
+
+def default_ports(brokers: int) -> dict[str, str]:
+    """Returns the ports of `penstock serve --brokers` by what listens there. Raises BadSettings."""
+    from penstock.cli.brokers.plan import MAX_BROKERS, STRIDE, names
+    from penstock.errors import BadSettings
+    from penstock.remoting.sockets import parse_address
+
+    if not 1 <= brokers <= MAX_BROKERS:
+        raise BadSettings(f"--brokers is {brokers}; it must be 1 to {MAX_BROKERS}")
+    if brokers == 1:
+        return dict(_PORTS)
+    host, base = parse_address(_PORTS["broker"], "--port")
+    several = {name: f"{host}:{base + STRIDE * at}" for at, name in enumerate(names("broker-a", brokers))}
+    return several | {name: address for name, address in _PORTS.items() if name != "broker"}
 
 
 def check_ports(ports: dict[str, str]) -> Iterator[CheckResult]:
@@ -252,6 +278,13 @@ def check_store(folder: Path, config: Path | None, pairs: list[str] | None) -> I
             advice = f"the next start recovers by itself; `penstock store info {folder}` says what it would find"
             yield CheckResult("last exit", CheckState.NOTE, "the store was not closed cleanly", advice)
     yield from _check_newest(place.layout.checkpoint)
+
+
+def check_left_out(stores: Sequence[Path], brokers: int) -> Iterator[CheckResult]:
+    """Reports that there are more stores than brokers."""
+    found = f"{len(stores)} stores ({', '.join(store.name for store in stores)}), and {brokers} brokers to serve them"
+    advice = f"start with --brokers {len(stores)}: messages of a store that is left out are not served"
+    yield CheckResult("store", CheckState.PROBLEM, found, advice)
 
 
 def _check_newest(checkpoint: Path) -> Iterator[CheckResult]:

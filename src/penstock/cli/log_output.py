@@ -62,8 +62,11 @@ class _Text(logging.Formatter):
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    def __init__(self, source: str = "") -> None:
+        """`source` is a name that each line has before that of its logger."""
+        shown = f"{source} " if source else ""
+        super().__init__(f"%(asctime)s %(levelname)s {shown}%(name)s: %(message)s")
+        self.source = source
         self.converter = time.gmtime
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
@@ -84,6 +87,8 @@ class _Json(_Text):
             "logger": record.name,
             "message": one_line(record.getMessage()),
         }
+        if self.source:
+            line["broker"] = self.source
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line)
@@ -115,12 +120,13 @@ def log_to(
     level: LogLevel = LogLevel.INFO,
     *,
     framework_traces: bool = True,
+    source: str = "",
 ) -> None:
     """Configures the root logger of this process. `framework_traces`: whether errors of `FRAMEWORKS` have a traceback;
-    at the level debug they always have.
+    at the level debug they always have. `source` is the broker that writes, where several write to one log.
     """
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_Json() if form is LogFormat.JSON else _Text())
+    handler.setFormatter(_Json(source) if form is LogFormat.JSON else _Text(source))
     if not framework_traces and level is not LogLevel.DEBUG:
         handler.addFilter(_WithoutTraceback())
     logging.basicConfig(level=level.value.upper(), handlers=[handler], force=True)

@@ -62,6 +62,7 @@ class NameServer:
             before=before or LocalRule(settings.register_broker_from),
             tasks=self.tasks,
         )
+        self._registration_server: Server | None = None
 
     @property
     def settings(self) -> NamesrvSettings:
@@ -86,8 +87,19 @@ class NameServer:
         self.tasks.every(_EXPIRE_INTERVAL_S, "expiry of brokers", self.expire)
         return address
 
+    async def start_registration(self) -> Address:
+        """Also lets the brokers of this machine register at a port of their own. Returns its address, a loopback one.
+
+        The port is for registration only. Its requests need neither TLS nor an address from which brokers may register,
+        so it serves brokers that this process has started, whatever the settings of the port for clients.
+        """
+        self._registration_server = Server(self._registration.handlers(), before=LocalRule(), tasks=self.tasks)
+        return await self._registration_server.start("127.0.0.1", 0)
+
     async def stop(self, grace_s: float) -> None:
         await self.tasks.stop()
+        if self._registration_server is not None:
+            await self._registration_server.stop(grace_s)
         await self._server.stop(grace_s)
 
     def expire(self) -> None:

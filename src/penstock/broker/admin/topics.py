@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from penstock.broker.operations import Client, Operation, administration
 from penstock.broker.saved_tables import BrokerState
-from penstock.broker.topics import REPLY_TOPIC_SUFFIX, is_system_topic, retry_topic
+from penstock.broker.topics import is_topic_of_broker, retry_topic
 from penstock.errors import BadMessage
 from penstock.format.config_tables import TopicConfig, TopicConfigs
 from penstock.format.constants import RETRY_PREFIX
@@ -90,34 +90,15 @@ class AdminTopics:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{request.topic}' cannot be created: {wrong}")
 
     async def delete(self, client: Client, request: TopicName) -> None:
-        topic, state = request.topic, self._state
-        self._refuse_system(topic)
-        for name in [topic, *self._retry_topics(topic)]:
-            state.topics.delete(name)
-            await asyncio.to_thread(state.store.delete_topic, name)
-            state.offsets.remove_topic(name)
-            state.counters.forget_topic(name)
-
-    def _retry_topics(self, topic: str) -> list[str]:
-        """Returns the retry topics that belong to this topic alone, and not to a group whose name ends like it."""
-        state = self._state
-        groups = state.offsets.groups_of(topic)
-        names = {retry_topic(group) + mark + topic for group in groups for mark in ("_", "+")}
-        return sorted(name for name in names if state.topics.find(name) is not None and not self._has_group(name))
-
-    def _has_group(self, name: str) -> bool:
-        """Whether there is a group whose retry topic has this name."""
-        group = name.removeprefix(RETRY_PREFIX)
-        return self._state.groups.find(group) is not None or bool(self._state.offsets.of_group(group))
+        self._refuse_system(request.topic)
+        await delete_topic(self._state, request.topic)
 
     def _refuse_system(self, topic: str) -> None:
         if self._is_system(topic):
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"topic '{topic}' is a system topic and cannot be changed")
 
     def _is_system(self, topic: str) -> bool:
-        now = self._state.settings.now
-        cluster = now.broker_cluster_name
-        return is_system_topic(topic) or topic in (cluster, now.broker_name, cluster + REPLY_TOPIC_SUFFIX)
+        return is_topic_of_broker(topic, self._state.settings.now)
 
     # -- showing ---------------------------------------------------------------------------------------------
 
@@ -162,6 +143,31 @@ class AdminTopics:
         topic = request.topic
         online = {group.name for group in self._state.clients.consumer_groups() if topic in group.subscriptions}
         return GroupList(group_list=sorted(online.union(self._state.offsets.groups_of(topic))))
+
+
+async def delete_topic(state: BrokerState, topic: str) -> None:
+    """Deletes a topic, its queues and offsets, and the retry topics that are its own, as the module's docstring says.
+
+    The table has lost the topic before the first wait. Does nothing for a topic that does not exist.
+    """
+    for name in [topic, *_retry_topics(state, topic)]:
+        state.topics.delete(name)
+        await asyncio.to_thread(state.store.delete_topic, name)
+        state.offsets.remove_topic(name)
+        state.counters.forget_topic(name)
+
+
+def _retry_topics(state: BrokerState, topic: str) -> list[str]:
+    """Returns the retry topics that belong to this topic alone, and not to a group whose name ends like it."""
+    groups = state.offsets.groups_of(topic)
+    names = {retry_topic(group) + mark + topic for group in groups for mark in ("_", "+")}
+    return sorted(name for name in names if state.topics.find(name) is not None and not _has_group(state, name))
+
+
+def _has_group(state: BrokerState, name: str) -> bool:
+    """Whether there is a group whose retry topic has this name."""
+    group = name.removeprefix(RETRY_PREFIX)
+    return state.groups.find(group) is not None or bool(state.offsets.of_group(group))
 
 
 def _attributes(known: Any, changes: str) -> dict[str, str]:

@@ -25,6 +25,7 @@ from penstock.store.settings import Settings
 
 _SIGNS = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock")
 _TRIES = 3
+_SHOWN_STORES: Final = 8
 _FILE_URI: Final = re.compile(r"^file:(//)?(?=/)")
 
 T = TypeVar("T")
@@ -56,11 +57,9 @@ class StoreFolder(NamedTuple):
         layout, files = Layout.of(folder, settings), OverlayFiles()
         if not files.is_folder(folder):
             why = "a store is a folder, and this is a file" if files.exists(folder) else "no such folder"
-            raise BadStore(f"there is no store here: {why}; check the path", path=folder)
-        if not files.is_folder(layout.commit_log) and not any(files.exists(folder / sign) for sign in _SIGNS):
-            raise BadStore(
-                f"there is no store here: none of {', '.join(_SIGNS)} is in the folder; check the path", path=folder
-            )
+            raise no_store(folder, why)
+        if not files.is_folder(layout.commit_log) and not is_store(folder):
+            raise no_store(folder, f"none of {', '.join(_SIGNS)} is in the folder")
         return cls(settings, layout, files, files.lock_owner(layout.lock))
 
     @property
@@ -109,8 +108,34 @@ def quiet_log() -> Iterator[None]:
         log.setLevel(before)
 
 
+def is_store(folder: Path) -> bool:
+    """Whether a folder has a file or folder that every store has."""
+    return any((folder / sign).exists() for sign in _SIGNS)
+
+
+def stores_in(folder: Path) -> list[Path]:
+    """Returns the stores directly inside a folder, sorted: those of `penstock serve --brokers`. A store has none."""
+    if is_store(folder) or not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_dir() and is_store(path))
+
+
+def no_store(folder: Path, why: str = "") -> BadStore:
+    """Returns the error that there is no store in `folder`, and `why`; or which stores are inside the folder."""
+    if inside := stores_in(folder):
+        names = ", ".join(path.name for path in inside[:_SHOWN_STORES])
+        more = f" and {len(inside) - _SHOWN_STORES} more" if len(inside) > _SHOWN_STORES else ""
+        why = f": the folder holds the stores of several brokers: {names}{more}; name one of them"
+    else:
+        why = f": {why}; check the path" if why else "; check the path"
+    return BadStore(f"there is no store here{why}", path=folder)
+
+
 def find_paths(given: Sequence[str]) -> list[Path]:
-    """Returns the folders that paths and globs name, sorted and distinct. Raises BadSettings if a glob has no match."""
+    """Returns the folders that paths and globs name, sorted and distinct. Raises BadSettings if a glob has no match.
+
+    A folder that is no store, but has stores directly inside it, stands for these.
+    """
     unique: dict[Path, Path] = {}
     for text in given:
         plain = _FILE_URI.sub("", text)
@@ -120,8 +145,8 @@ def find_paths(given: Sequence[str]) -> list[Path]:
             folders = [match for match in root.glob(plain.removeprefix(folders[0].anchor)) if match.is_dir()]
         if not folders:
             raise BadSettings(f"path '{text}' matches no folder; check the path on this machine")
-        for folder in folders:
-            unique.setdefault(folder.resolve(), folder.absolute())  # two paths may lead to the same store
+        for store in (store for folder in folders for store in stores_in(folder) or [folder]):
+            unique.setdefault(store.resolve(), store.absolute())  # two paths may lead to the same store
     return sorted(unique.values())
 
 

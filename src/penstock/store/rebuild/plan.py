@@ -29,6 +29,7 @@ from penstock.store.layout import Layout
 from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.overlay_files import OverlayFiles
 from penstock.store.readonly.geometry import fit_to_damaged
+from penstock.store.readonly.store_folder import no_store
 from penstock.store.readonly.tail import StoreTail
 from penstock.store.rebuild.target_store import TargetStore, open_target
 from penstock.store.settings import Settings
@@ -240,7 +241,7 @@ def open_into_folder(
     """
     layout = Layout.of(folder, settings)
     if not folder.is_dir() or not layout.commit_log.is_dir():
-        raise BadStore("there is no store here; check the path", path=folder)
+        raise no_store(folder)
     output = Layout(into.absolute(), layout.commit_log)
     if output.root.resolve() == folder.resolve() or folder.resolve() in output.root.resolve().parents:
         raise BadSettings(f"--into {into}: this is the store itself or a folder in it; give a folder elsewhere")

@@ -18,6 +18,7 @@ from penstock.store.lock import HeldLocks, StoreLock
 from penstock.store.message_store import MessageStore
 from penstock.store.overlay_files import RehearsalFiles
 from penstock.store.readonly.geometry import fit_to_damaged
+from penstock.store.readonly.store_folder import no_store
 from penstock.store.rebuild.report import Progress
 from penstock.store.settings import Settings
 from penstock.store.sink.recovery import resolve_pending_batch
@@ -92,7 +93,7 @@ def open_target(
     layout = Layout.of(root, settings)
     real = files or Files()
     if not root.is_dir() or not any(each.exists() for each in (layout.commit_log, layout.consume_queue, layout.lock)):
-        raise BadStore("there is no store here; check the path", path=root)
+        raise no_store(root)
     allow_many_files()
     lock: StoreLock | None = None
     job_lock: StoreLock | None = None
