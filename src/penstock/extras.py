@@ -17,6 +17,7 @@ EXTRAS: Final = {
     "arrow": ("pyarrow",),
     "spark": ("pyspark", "pandas", "pyarrow"),
     "lake": ("pyspark", "grpc"),
+    "sql": ("duckdb", "pyarrow"),
     "delta": ("deltalake",),
     "iceberg": ("pyiceberg",),
     "avro": ("fastavro",),

@@ -7,6 +7,7 @@ Pure functions. Times are epoch milliseconds. Their texts are in local time.
 from __future__ import annotations
 
 import re
+import time
 from datetime import datetime
 from typing import Final
 
@@ -18,6 +19,7 @@ _UNITS: Final = {
 }
 _DURATIONS: Final = ((1, 0.001, "ms"), (120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h"))
 """Tuples of (seconds below which the unit is used, seconds of one unit, name of the unit)."""
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def format_size(count: float, *, brief: bool = False) -> str:
@@ -68,9 +70,14 @@ def parse_size(text: str) -> int:
 def parse_time(text: str) -> int:
     """Returns the epoch milliseconds of a text such as `2026-01-31T23:59`, which is local time unless it has a zone.
 
-    A number is taken as epoch milliseconds. Raises ValueError.
+    `now`, `now-30s`, `now-15m`, `now-1h` and `now-7d` are relative. A number is taken as epoch milliseconds. Raises
+    ValueError.
     """
     text = text.strip()
     if text.isdecimal():
         return int(text)
+    relative = re.fullmatch(r"now(?:-(\d{1,9})([smhd]))?", text.lower())
+    if relative is not None:
+        seconds = int(relative[1] or 0) * _SECONDS[relative[2] or "s"]
+        return int(time.time() * 1000) - seconds * 1000
     return int(datetime.fromisoformat(text).timestamp() * 1000)
