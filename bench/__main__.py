@@ -28,6 +28,7 @@ from bench.report import Report, as_table, fill_page
 from bench.run import Options, Suite, run
 from bench.soak import CHART_FILE, JSON_FILE, NEED, SoakPlan, save, soak, summary
 from bench.spark import SparkSuite
+from bench.sql import SqlSuite
 from bench.store import StoreSuite
 from bench.workspace import GIB, BenchFailed
 from penstock.errors import PenstockError
@@ -41,6 +42,7 @@ SUITES: tuple[Suite, ...] = (
     ReplicationSuite(),
     SparkSuite(),
     PipelineSuite(),
+    SqlSuite(),
     ConsoleSuite(),
 )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +92,7 @@ def sql(
     with SqlSession(given, allow_files=allow_files) as database:
 
         def run(text: str) -> None:
-            with _reported(database.notes):
+            with _interruptible(database.interrupt), _reported(database.notes):
                 for rows in database.run(text):
                     _write_rows(rows, chosen, output)
 
@@ -143,13 +145,39 @@ class _WithoutPandas:
 def _hide_pandas() -> None:
     """Keeps pyarrow from importing pandas, which it does if pandas is installed. That takes longer than most queries.
 
-    For this process only, which uses no pandas: neither DuckDB nor a scan needs it.
+    Only if this process is the command itself, because pyarrow never asks again: neither DuckDB nor a scan needs it.
     """
-    if "pandas" not in sys.modules and find_spec("pandas") is not None:
+    is_command = Path(sys.argv[0]).stem in ("penstock", "main")
+    if is_command and "pandas" not in sys.modules and find_spec("pandas") is not None:
         sys.meta_path.insert(0, _WithoutPandas())
 
 
 # -- a run -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _interruptible(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Calls `interrupt` at once when a signal such as Ctrl-C arrives.
+
+    Python handles a signal in the main thread only, and DuckDB may keep that one for seconds.
+    """
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+
+        def watch() -> None:
+            while reader.recv(1) != b"\0":  # a signal writes its number
+                interrupt()
+
+        watcher = threading.Thread(target=watch, name="penstock-interrupt", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            writer.send(b"\0")
+            watcher.join()
 
 
 @contextmanager

@@ -67,7 +67,7 @@ class ScanNotes:
         self.first_damage = ""
         self.bytes_done = 0
         self.bytes_planned = 0
-        self.error: PenstockError | None = None
+        self.error: PenstockError | KeyboardInterrupt | None = None
         """The error that ended a read, for a caller who gets it through an engine that knows only its text."""
 
     def add_damage(self, whats: Sequence[str]) -> None:
@@ -243,7 +243,7 @@ class StoreScan:
     def _noting_errors(self) -> Iterator[None]:
         try:
             yield
-        except PenstockError as error:
+        except (PenstockError, KeyboardInterrupt) as error:
             self.notes.error = error
             raise
 

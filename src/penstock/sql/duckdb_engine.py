@@ -5,7 +5,7 @@ no access to files, to the network or to this program's variables, cannot instal
 locked; with `allow_files` it may read and write files. What exceeds its memory goes to a temporary folder of its own,
 which is removed at the end. The database is empty and in memory: what a query creates ends with the session.
 
-One thread uses a session. An interrupt (Ctrl-C) ends a query and leaves the session usable.
+One thread uses a session; another may `interrupt` its query, which leaves the session usable.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _VIEW: Final = (
 )
 _MACROS: Final = ("CREATE TEMP MACRO get_json_object(value, path) AS json_extract_string(value, path)",)
 """Functions of Spark SQL that DuckDB has under another name."""
+_INTERRUPTED: Final = "Query interrupted"
+"""The text of the RuntimeError that DuckDB raises for an interrupt."""
 _NO_TABLE: Final = re.compile(r'Table with name (?:")?(.+?)(?:")? does not exist')
 _PLACE: Final = re.compile(r"\nLINE (\d+): ([^\n]*)\n( *)\^")
 
@@ -61,7 +63,8 @@ class SqlSession:
         self._database = duckdb.connect(config=settings)
         for statement in ("SET TimeZone = 'UTC'", *_MACROS):
             self._database.execute(statement)
-        self._database.execute(f"SET enable_external_access = {'true' if allow_files else 'false'}")
+        if not allow_files:
+            self._database.execute("SET enable_external_access = false")
         self._database.execute("SET lock_configuration = true")
 
     def __enter__(self) -> SqlSession:
@@ -70,7 +73,12 @@ class SqlSession:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def interrupt(self) -> None:
+        """Ends the query that runs, which raises KeyboardInterrupt. Any thread may call it."""
+        self._database.interrupt()
+
     def close(self) -> None:
+        self._database.interrupt()
         self._database.close()
         shutil.rmtree(self._spill, ignore_errors=True)
 
@@ -128,12 +136,13 @@ class SqlSession:
         """Turns an error of DuckDB into BadQuery, or into the error of the scan that caused it."""
         try:
             yield
-        except duckdb.InterruptException:
-            raise KeyboardInterrupt from None
-        except (duckdb.Error, pa.ArrowException, RuntimeError) as error:
+        except (duckdb.Error, pa.ArrowException, RuntimeError, KeyboardInterrupt) as error:
+            self._database.interrupt()  # the threads of the query may still run
             cause, self.notes.error = self.notes.error, None
             if cause is not None:
                 raise cause from None
+            if isinstance(error, duckdb.InterruptException | KeyboardInterrupt) or str(error) == _INTERRUPTED:
+                raise KeyboardInterrupt from None
             raise BadQuery(self._sentence(str(error), query)) from None
 
     def _sentence(self, message: str, query: str) -> str:

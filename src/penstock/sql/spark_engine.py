@@ -94,7 +94,7 @@ class SparkSqlSession:
         try:
             return self._spark.sql(query)
         except (AnalysisException, ParseException) as error:
-            message = str(error)
+            message = str(error).strip()
             missing = _NO_TABLE.search(message)
             if missing is not None:
                 try:
@@ -102,7 +102,7 @@ class SparkSqlSession:
                 except BadSettings as unknown:
                     raise BadQuery(str(unknown)) from None
             first = re.sub(r"^\[[A-Z_.]+\]\s*", "", message.split("\n", 1)[0])
-            raise BadQuery(re.sub(r"\s*SQLSTATE: \w+.*", "", first).rstrip(". ")) from None
+            raise BadQuery(re.sub(r"\.?\s*SQLSTATE: \w+", "", first).rstrip(". ")) from None
 
 
 def _columns_in(query: str) -> set[str]:
