@@ -19,8 +19,7 @@ from penstock.cli.options import Config, Pairs, option
 from penstock.cli.output import add_row, flush, show, table, write, write_note
 from penstock.cli.progress import ProgressLine
 from penstock.cli.spark import Confs, session, time_option
-from penstock.errors import BadSettings, MissingPackage
-from penstock.extras import how_to_install
+from penstock.errors import BadSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,12 +79,10 @@ def sql(
     if output is not None and output.exists():
         raise BadSettings("the file exists; choose another name, or remove it", path=output)
     if chosen == "parquet" and output is None:
-        raise BadSettings("Parquet is not for a terminal; give a file with --output FILE")
+        raise BadSettings("--format parquet needs a file; give it with --output FILE")
     if master is not None or conf:
         _run_on_spark(given, query, master, conf, lambda rows: _write_rows(rows, chosen, output))
         return
-    if missing := how_to_install("sql"):
-        raise MissingPackage(f"`penstock sql` {missing}")
     _hide_pandas()
     from penstock.sql.duckdb_engine import SqlSession
 
@@ -112,16 +109,14 @@ def _format(form: str, output: Path | None) -> str:
         return "table" if output is None else suffixes.get(output.suffix.lower(), "table")
     if form.lower() not in _FORMATS:
         close = get_close_matches(form.lower(), _FORMATS, 1)
-        hint = f"did you mean {close[0]}?" if close else f"it must be one of {', '.join(_FORMATS)}"
-        raise BadSettings(f"--format '{form}': {hint}")
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise BadSettings(f"--format '{form}': it must be one of {', '.join(_FORMATS)}{hint}")
     return form.lower()
 
 
 def _scan_options(
     path: str, since: str, until: str, threads: int, config: Path | None, pairs: Sequence[str] | None
 ) -> ScanOptions:
-    if missing := how_to_install("arrow"):
-        raise MissingPackage(f"`penstock sql` {missing.replace('[arrow]', '[sql]')}")
     from penstock.pipeline.scan import ScanOptions
 
     return ScanOptions(
@@ -216,8 +211,6 @@ def _run_on_spark(
 ) -> None:
     if query is None:
         raise BadSettings("--master needs a query; the prompt is for DuckDB only")
-    if missing := how_to_install("spark"):
-        raise MissingPackage(f"`penstock sql --master` {missing}")
     from penstock.sql.spark_engine import SparkSqlSession
 
     with session("sql", master, conf) as spark:

@@ -255,8 +255,8 @@ def _checked(columns: Sequence[str] | None) -> tuple[str, ...]:
     for name in names:
         if name not in SCAN_SCHEMA.names:
             near = nearest(name, SCAN_SCHEMA.names)
-            hint = f"did you mean '{near}'?" if near else f"there are {', '.join(SCAN_SCHEMA.names)}"
-            raise BadSettings(f"there is no column '{name}'; {hint}")
+            hint = f"did you mean '{near}'? " if near else ""
+            raise BadSettings(f"there is no column '{name}'; {hint}there are {', '.join(SCAN_SCHEMA.names)}")
     if len(set(names)) != len(names):
         raise BadSettings("columns must name each column only once")
     return names
@@ -499,7 +499,7 @@ def scan_options(
     if wanted and names is None:
         raise BadSettings("keys are looked up by topic; name the topics as well")
     if names is not None and not names:
-        raise BadSettings("topics must name at least one topic; leave it out to read the log")
+        raise BadSettings("'topics' is empty; name at least one topic, or leave it out to read the log")
     if threads < 0:
         raise BadSettings(f"threads={threads}: it must be at least 1, or 0 for one per core")
     return ScanOptions(
