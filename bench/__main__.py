@@ -40,6 +40,7 @@ from bench.report import Report, as_table, keep, public_command, why_not_kept
 from bench.run import Options, Suite, run
 from bench.soak import CHART_FILE, JSON_FILE, NEED, SoakPlan, save, soak, summary
 from bench.spark import SparkSuite
+from bench.sql import SqlSuite
 from bench.store import StoreSuite
 from bench.tables import write_tables
 from bench.workspace import GIB, BenchFailed
@@ -55,6 +56,7 @@ SUITES: tuple[Suite, ...] = (
     SparkSuite(),
     PipelineSuite(),
     DispatchSuite(),
+    SqlSuite(),
     ConsoleSuite(),
     QueuesSuite(),
 )

@@ -14,6 +14,7 @@
     ├── Refused         a peer answered with an error; carries its code and remark
     ├── NoRoute         no name server knows the topic, or a broker has no address
     ├── DataLost        messages to be read no longer exist
+    ├── BadQuery        a query cannot be run: its syntax, its names or its types
     └── MissingPackage  an optional package is needed and not installed
 
 Damage found by a scan is not an exception: the scan reports it as data.
@@ -108,6 +109,10 @@ class NoRoute(PenstockError):
 
 class DataLost(PenstockError):
     """Messages to be read no longer exist."""
+
+
+class BadQuery(PenstockError):
+    """A query cannot be run."""
 
 
 class MissingPackage(PenstockError):

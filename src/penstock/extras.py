@@ -17,6 +17,7 @@ EXTRAS: Final = {
     "arrow": ("pyarrow",),
     "spark": ("pyspark", "pandas", "pyarrow"),
     "lake": ("pyspark", "grpc"),
+    "sql": ("duckdb", "pyarrow"),
     "delta": ("deltalake",),
     "iceberg": ("pyiceberg",),
     "avro": ("fastavro",),
@@ -26,6 +27,7 @@ EXTRAS: Final = {
 }
 """The modules of each extra, by the extra's name in `pip install 'penstock[NAME]'`."""
 _PIPELINE: Final = "pipeline"
+_SQL: Final = "sql"
 
 
 def missing_modules(extra: str) -> list[str]:
@@ -58,5 +60,7 @@ def missing_package(module: str, words: Sequence[str]) -> MissingPackage | None:
         return None
     if words[:1] == [_PIPELINE] and top in EXTRAS["spark"]:
         extra = "spark"  # the job needs all of it, so one installation is enough
+    if words[:1] == [_SQL] and top in EXTRAS["sql"]:
+        extra = "sql"
     verb = " ".join(("penstock", *words[: 2 if len(words) > 1 and not words[1].startswith("-") else 1]))
     return MissingPackage(f"`{verb}` needs the package {top}, which is not installed: pip install 'penstock[{extra}]'")

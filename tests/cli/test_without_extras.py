@@ -30,8 +30,8 @@ WALK = """
 import contextlib, io, json, re, shlex, sys
 
 HIDDEN = {
-    "nicegui", "prometheus_client", "pyarrow", "pyspark", "pandas", "grpc", "deltalake", "pyiceberg", "fastavro",
-    "google", "lz4", "zstandard", "opentelemetry",
+    "nicegui", "prometheus_client", "pyarrow", "pyspark", "pandas", "duckdb", "polars", "grpc", "deltalake",
+    "pyiceberg", "fastavro", "google", "lz4", "zstandard", "opentelemetry",
 }
 
 class Hiding:
@@ -114,7 +114,7 @@ def test_verbs_that_need_an_extra_name_it(walked: dict[str, Any]) -> None:
         if verb.startswith("pipeline ") or verb in NEED_ARROW
     }
     assert len(needs) > 12
-    for verb, extra in {**needs, "console": "console", "demo": "spark"}.items():
+    for verb, extra in {**needs, "console": "console", "demo": "spark", "sql": "sql"}.items():
         ended = walked[verb]
         assert ended["status"] == 2, (verb, ended)
         assert f"pip install 'penstock[{extra}]'" in ended["err"], (verb, ended)

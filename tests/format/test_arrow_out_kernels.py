@@ -201,6 +201,8 @@ class TestTexts:
         for call in (
             lambda: kernels.gather(bytes(10), *places, bytearray(max(0, min(length, 99)))),
             lambda: kernels.find_values(bytes(10), *places, (b"a",)),
+            lambda: kernels.is_one_of(bytes(10), *places, (b"a",)),
+            lambda: kernels.are_utf8(bytes(10), *places),
             lambda: kernels.split_keys(bytes(10), *places),
             lambda: kernels.split_properties(bytes(10), *places),
         ):
@@ -219,6 +221,17 @@ class TestTexts:
         assert taken(data, *tags) == [b"a", None, None, None, None]
         assert taken(data, *keys) == [b"k1 k2", b"y", None, None, None]
         assert taken(data, *none) == [None] * 5
+
+    def test_texts_are_compared_with_several(self) -> None:
+        data, *places = place(b"orders", b"order", None, b"", b"Orders", b"b")
+        assert kernels.is_one_of(data, *places, (b"orders", b"b")).tolist() == [True, False, False, False, False, True]
+        assert kernels.is_one_of(data, *places, (b"",)).tolist() == [False, False, False, True, False, False]
+        assert not kernels.is_one_of(data, *places, ()).any()
+
+    def test_texts_are_utf8_or_not(self) -> None:
+        texts = [b"", b"plain text of more than eight bytes", "müßig 水 🜁".encode(), b"12345678\xff", b"\xc0\x80"]
+        data, *places = place(*texts, b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe6\xb0", None)
+        assert kernels.are_utf8(data, *places).tolist() == [True, True, True, *[False] * 6]
 
     def test_keys_are_split_at_spaces(self) -> None:
         data, *places = place(b"a bb", None, b"  c ", b" ", b"d" * 70)
@@ -279,6 +292,7 @@ def test_both_twins_take_properties_apart_alike(values: list[bytes | None]) -> N
     data, *places = place(*values)
     for padded in (data, data + bytes(64)):
         assert_equal_results("find_values", padded, *places, (b"KEYS", b"TAGS", b"a", b"", b"\x01"))
+        assert_equal_results("is_one_of", padded, *places, (b"", b"a", b"KEYS\x01a"))
         assert_equal_results("split_keys", padded, *places)
         assert_equal_results("split_properties", padded, *places)
     for value, pairs in zip(values, split_pairs(data, *places), strict=True):
@@ -290,6 +304,12 @@ def split_pairs(data: bytes, *places: np.ndarray) -> list[list[tuple[str, str]]]
     pairs = zip(taken(data, names, name_lengths), taken(data, *values), strict=True)
     decoded = [tuple(text.decode("utf-8", "surrogateescape") for text in pair) for pair in pairs]
     return split(offsets, decoded)
+
+
+@given(st.lists(st.binary(max_size=12) | st.text(max_size=6).map(str.encode) | st.none(), max_size=6))
+def test_both_twins_know_utf8(values: list[bytes | None]) -> None:
+    data, *places = place(*values)
+    assert_equal_results("are_utf8", data, *places)
 
 
 @given(st.binary(max_size=60), st.lists(st.tuples(longs | st.integers(0, 60), st.integers(-2, 60)), max_size=4))

@@ -52,6 +52,7 @@ COMMANDS: Final = {
     "export": LazyVerb(
         "penstock.cli.pipeline.export", "export_stores", "Export messages of stores to files or tables."
     ),
+    "sql": LazyVerb("penstock.cli.sql", "sql", "Query stores with SQL, without a broker and without Java."),
     "store": LazyVerb("penstock.cli.store", "make_app", "Inspect, verify and repair a store offline."),
     "topic": LazyVerb("penstock.cli.cluster.topic", "app", "Topics: list, create, change, delete, inspect."),
     "group": LazyVerb("penstock.cli.cluster.group", "app", "Consumer groups: lag, members, settings."),

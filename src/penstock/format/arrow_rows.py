@@ -267,6 +267,21 @@ def _utf8(texts: pa.Array) -> pa.Array:
     return texts if _is_utf8(texts) else pa.array(_decoded(texts), texts.type)
 
 
+def binary_to_text(values: pa.Array) -> pa.Array:
+    """Returns binary values as text, without a copy of them. A value that is not UTF-8 becomes null."""
+    count, first = len(values), values.offset
+    if not count:
+        return pa.array([], pa.string())
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int32, count + 1, 4 * first)
+    lengths = np.diff(ends)
+    if values.null_count:
+        lengths[values.is_null().to_numpy(zero_copy_only=False)] = -1
+    valid = kernels.are_utf8(b"" if data is None else data, ends[:-1].astype(np.int64), lengths)
+    bitmap = _bitmap(np.concatenate([np.ones(first, np.bool_), valid]))
+    return pa.Array.from_buffers(pa.string(), count, [bitmap, offsets, data], offset=first)
+
+
 def _decoded(texts: pa.Array) -> list[str | None]:
     raw = texts.cast(pa.binary()).to_pylist()
     return [None if text is None else text.decode("utf-8", "replace") for text in raw]

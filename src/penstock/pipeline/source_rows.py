@@ -283,7 +283,7 @@ class RowShape(msgspec.Struct, frozen=True):
         if self.tags is not None:
             batch = batch.filter(pc.is_in(batch.column("tags"), pa.array(self.tags, pa.string())))
         if self.keys:
-            batch = batch.filter(_with_keys(batch, pa.array(self.keys, pa.string())))
+            batch = batch.filter(rows_with_keys(batch, pa.array(self.keys, pa.string())))
         return batch
 
     # -- bodies ----------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def _matching(topics: pa.Array, pattern: str) -> pa.Array:
     return pa.array(matches[distinct.indices.to_numpy()] if len(topics) else matches[:0])
 
 
-def _with_keys(batch: pa.RecordBatch, keys: pa.Array) -> pa.Array:
+def rows_with_keys(batch: pa.RecordBatch, keys: pa.Array) -> pa.Array:
     """Returns a mask of the rows that have one of `keys`, as a key or as the unique key (UNIQ_KEY)."""
     lists = batch.column("keys")
     hit = pc.is_in(lists.flatten(), keys)

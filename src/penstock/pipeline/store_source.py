@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from penstock.errors import BadStore
@@ -27,6 +28,7 @@ from penstock.pipeline.store_tasks import LogTask, QueueSpan, QueueTask, RecordT
 from penstock.store.arrow_batches import ArrowReader
 from penstock.store.config_files import ConfigFiles
 from penstock.store.consume_queue import ReadableQueue, unit_pages
+from penstock.store.deleted_topics import restarted_topics
 from penstock.store.layout import path_below
 from penstock.store.readonly.tail import StoreTail
 from penstock.store.readonly.view import FilesView, QueueView
@@ -152,8 +154,29 @@ class SingleStore:
 
     def group_offset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Returns the group's offset in consumerOffset.json, or None. Raises BadStore if the file cannot be read."""
-        tables = ConfigFiles(self._folder.files, self._folder.layout.config)
-        return tables.consumer_offsets.read().table.offsets.get((topic, group), {}).get(queue_id)
+        return self.committed_offsets().get((topic, group), {}).get(queue_id)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Returns the store time of a message in epoch ms; 0 if it cannot be read."""
+        queue = self.queue(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return 0
+        units = queue.page(offset, 1)
+        if units is None or units["size"][0] == NO_RECORD_SIZE:
+            return 0
+        files = msgspec.structs.replace(self._paths(), keeps_maps=False)
+        with contextlib.closing(files.log()) as log:
+            reader = ArrowReader(log, select_columns(["store_timestamp"]), verify_crc=False)
+            found = reader.read_at([int(units["offset"][0])]).column("store_timestamp").cast("int64")
+        return 0 if not len(found) or found[0].as_py() is None else found[0].as_py() // 1000
+
+    def committed_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Returns the offsets of all groups by (topic, group) and queue. Raises BadStore if they cannot be read."""
+        return ConfigFiles(self._folder.files, self._folder.layout.config).consumer_offsets.read().table.offsets
+
+    def restarted_topics(self) -> set[str]:
+        """Returns the topics of which the log may hold records that are in no queue."""
+        return restarted_topics(self._folder.files, self._folder.layout.deleted_topics)
 
     def size(self, topic: str, queue_id: int, start: int, stop: int) -> int:
         """Returns the bytes of a range's records. For a long range, estimates them from evenly spaced queue units."""
@@ -322,6 +345,19 @@ class StoreSource:
         """Closes the views that lookups opened. A stream needs views only at its start."""
         for store in self._stores.values():
             store.close_view()
+
+    @property
+    def brokers(self) -> list[str]:
+        """The names of the stores, sorted."""
+        return sorted(self._stores)
+
+    def stores(self) -> list[SingleStore]:
+        """Returns the stores, sorted by name."""
+        return [self._stores[broker] for broker in self.brokers]
+
+    def has_restarted(self, topics: Sequence[str]) -> bool:
+        """Whether the log may hold records of one of the topics that are in none of its queues."""
+        return any(not store.restarted_topics().isdisjoint(topics) for store in self._stores.values())
 
     def topics(self) -> list[str]:
         return sorted({topic for store in self._stores.values() for topic, _ in store.queues()})

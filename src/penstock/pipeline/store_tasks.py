@@ -140,11 +140,16 @@ class StorePaths(msgspec.Struct, frozen=True):
     log_min: int
     log_end: int
     seen: SeenLog | None = None
+    keeps_maps: bool = True
+    """Whether the log's files stay mapped for the next task; without it a task needs less memory."""
+    verify_crc: bool = True
+    """Whether the checksum of each body is checked."""
 
     def log(self) -> LogView:
         """Opens the log. Raises BadStore if this host sees other files than the planner saw."""
         folder = Path(self.commit_log)
-        view = CachedLog(folder, self.log_file_size, self.log_min, self.log_end)
+        kind = CachedLog if self.keeps_maps else LogView
+        view = kind(folder, self.log_file_size, self.log_min, self.log_end)
         if self.seen is not None:
             try:
                 self.seen.check(view.queue, folder)
@@ -171,8 +176,8 @@ def with_columns(columns: Sequence[str], *needed: str) -> list[str]:
     return [*columns, *(name for name in needed if name not in columns)]
 
 
-def _reader(log: LogView, columns: Sequence[str]) -> ArrowReader:
-    return ArrowReader(log, select_columns(columns), verify_crc=True)
+def _reader(files: StorePaths, log: LogView, columns: Sequence[str]) -> ArrowReader:
+    return ArrowReader(log, select_columns(columns), verify_crc=files.verify_crc)
 
 
 class QueueTask(msgspec.Struct, frozen=True):
@@ -184,7 +189,7 @@ class QueueTask(msgspec.Struct, frozen=True):
 
     def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
         with closing(self.files.log()) as log:
-            reader = _reader(log, columns)
+            reader = _reader(self.files, log, columns)
             for span in self.spans:
                 with closing(self._open_units(span)) as queue:
                     yield from self._span(log, reader, queue, span)
@@ -277,7 +282,7 @@ class LogTask(msgspec.Struct, frozen=True):
 
     def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
         with closing(self.files.log()) as log:
-            reader = _reader(log, with_columns(columns, "physical_offset"))
+            reader = _reader(self.files, log, with_columns(columns, "physical_offset"))
 
             def read(at: int) -> tuple[pa.RecordBatch, Longs, int]:
                 page = reader.read_log(at, MAX_ROWS, max(min(MAX_BYTES, self.stop - at), 1))
@@ -293,7 +298,7 @@ class LogTask(msgspec.Struct, frozen=True):
         not keep the bytes. The result is None if a step has only flaws. Building no columns makes this fast.
         """
         with closing(self.files.log()) as log:
-            reader = _reader(log, ["physical_offset"])
+            reader = _reader(self.files, log, ["physical_offset"])
 
             def map_own(data: Buffer, starts: Longs, rows: Rows) -> tuple[T | None, Longs]:
                 offsets = rows["physical_offset"].copy()
@@ -380,7 +385,8 @@ class RecordTask(msgspec.Struct, frozen=True):
 
     def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
         with closing(self.files.log()) as log:
-            reader = _reader(log, with_columns(columns, "topic", "queue_id", "queue_offset", "physical_offset"))
+            names = with_columns(columns, "topic", "queue_id", "queue_offset", "physical_offset")
+            reader = _reader(self.files, log, names)
             for _, group in groupby(self.positions, lambda offset: offset // self.files.log_file_size):
                 offsets = list(group)
                 if _is_gone(log, offsets[0]):

@@ -44,6 +44,12 @@ def read_deleted_topics(files: Files, path: Path) -> dict[str, int]:
     return _read(files, path).topics
 
 
+def restarted_topics(files: Files, path: Path) -> set[str]:
+    """Returns the topics of which the log may hold records that are in no queue: deleted, or restarted at offset 0."""
+    document = _read(files, path)
+    return {*document.topics, *(topic for topic, _, _ in document.queues)}
+
+
 def _read(files: Files, path: Path) -> _Document:
     document = read_checksummed(files, path, _Document)
     if document is None and files.exists(path):

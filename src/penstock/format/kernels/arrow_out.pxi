@@ -260,6 +260,102 @@ def gather(data, places, lengths, out):
         gather_into(target.p, target.size, texts.data, texts.data_held.size, texts.places, texts.lengths, texts.count)
 
 
+cdef struct Text:
+    const char* bytes
+    int64_t size
+
+
+cdef void compare_texts(
+    const uint8_t* data, const int64_t* places, const int32_t* lengths, int64_t count, const Text* texts,
+    int text_count, uint8_t* same,
+) noexcept nogil:
+    cdef int64_t i
+    cdef int k
+    for i in range(count):
+        same[i] = 0
+        for k in range(text_count):
+            if lengths[i] == texts[k].size and memcmp(data + places[i], texts[k].bytes, texts[k].size) == 0:
+                same[i] = 1
+                break
+
+
+def is_one_of(data, places, lengths, tuple texts not None):
+    """Returns whether each text in the data is one of `texts`. A missing text is none of them."""
+    cdef _Places found = _Places(data, places, lengths)
+    cdef int k, text_count = len(texts)
+    cdef bytes text
+    cdef Text* wanted = <Text*>malloc((text_count + 1) * sizeof(Text))
+    same = np.empty(found.count, np.bool_)
+    cdef _Array held = _Array(same, same.dtype, True)
+    try:
+        if wanted == NULL:
+            raise MemoryError
+        for k in range(text_count):
+            text = texts[k]
+            wanted[k].bytes = PyBytes_AS_STRING(text)
+            wanted[k].size = PyBytes_GET_SIZE(text)
+        with nogil:
+            compare_texts(
+                found.data, found.places, found.lengths, found.count, wanted, text_count, <uint8_t*>held.items
+            )
+    finally:
+        free(wanted)
+    return same
+
+
+cdef inline bint follows(uint8_t byte) noexcept nogil:
+    """Whether a byte continues a character of UTF-8."""
+    return byte & 0xC0 == 0x80
+
+
+cdef bint is_utf8(const uint8_t* p, int64_t size) noexcept nogil:
+    """Whether bytes are UTF-8: no overlong form, no surrogate, nothing above U+10FFFF."""
+    cdef int64_t i = 0, left
+    cdef uint8_t head
+    while i < size:
+        left = size - i
+        if left >= 8 and not first_bytes(p + i) & 0x8080808080808080u:
+            i += 8
+            continue
+        head = p[i]
+        if head < 0x80:
+            i += 1
+        elif head < 0xC2:
+            return False
+        elif head < 0xE0:
+            if left < 2 or not follows(p[i + 1]):
+                return False
+            i += 2
+        elif head < 0xF0:
+            if left < 3 or not follows(p[i + 1]) or not follows(p[i + 2]):
+                return False
+            if (head == 0xE0 and p[i + 1] < 0xA0) or (head == 0xED and p[i + 1] >= 0xA0):
+                return False
+            i += 3
+        elif head < 0xF5:
+            if left < 4 or not follows(p[i + 1]) or not follows(p[i + 2]) or not follows(p[i + 3]):
+                return False
+            if (head == 0xF0 and p[i + 1] < 0x90) or (head == 0xF4 and p[i + 1] >= 0x90):
+                return False
+            i += 4
+        else:
+            return False
+    return True
+
+
+def are_utf8(data, places, lengths):
+    """Returns whether each text in the data is UTF-8. A missing text is not."""
+    cdef _Places texts = _Places(data, places, lengths)
+    cdef int64_t i
+    valid = np.empty(texts.count, np.bool_)
+    cdef _Array held = _Array(valid, valid.dtype, True)
+    cdef uint8_t* answers = <uint8_t*>held.items
+    with nogil:
+        for i in range(texts.count):
+            answers[i] = texts.lengths[i] >= 0 and is_utf8(texts.data + texts.places[i], texts.lengths[i])
+    return valid
+
+
 cdef inline bint is_same_host(
     const uint8_t* data, const int64_t* places, const int32_t* lengths, int64_t i
 ) noexcept nogil:

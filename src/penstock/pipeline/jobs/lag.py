@@ -5,7 +5,7 @@ The job reads the files of stores, or asks the brokers of a cluster. It reads on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -101,7 +101,7 @@ def _lag_piece(piece: tuple[str, str, str, tuple[str, ...], str]) -> bytes:
 
 def lag_frame(spark: SparkSession, rows: Sequence[QueueLag]) -> DataFrame:
     """Returns the result of `lag` as a DataFrame."""
-    return spark.createDataFrame([_row(each) for each in rows], _spark_schema())
+    return spark.createDataFrame([lag_row(each) for each in rows], _spark_schema())
 
 
 def _spark_schema() -> StructType:
@@ -113,7 +113,8 @@ def _spark_schema() -> StructType:
     return StructType([StructField(name, by_name[kind]) for name, kind in map(str.split, SCHEMA.split(", "))])
 
 
-def _row(each: QueueLag) -> tuple[object, ...]:
+def lag_row(each: QueueLag) -> tuple[object, ...]:
+    """Returns a result of `lag` as the values of SCHEMA."""
     from datetime import UTC, datetime
 
     def as_datetime(milliseconds: int) -> datetime | None:
@@ -142,35 +143,53 @@ def mark_stuck(rows: Sequence[QueueLag]) -> list[QueueLag]:
 
 def _store_lag(broker: str, folder: StoreFolder, group: str) -> list[QueueLag]:
     offsets = ConfigFiles(folder.files, folder.layout.config).consumer_offsets.read().table.offsets
-    found = []
     with folder.view().store as store:
-        there: dict[str, list[int]] = {}
-        for queue in store.queues:
-            there.setdefault(queue.topic, []).append(queue.queue_id)
-        for (topic, name), queues in offsets.items():
-            if group and name != group:
-                continue
-            # a queue without an offset counts from 0, as in a broker: the group has not consumed from it
-            for queue_id, consumed in {**dict.fromkeys(there.get(topic, ()), 0), **queues}.items():
-                low, high = max(store.min_offset(topic, queue_id), 0), store.max_offset(topic, queue_id)
+        return queue_lags(
+            broker,
+            {key: queues for key, queues in offsets.items() if not group or key[1] == group},
+            [(queue.topic, queue.queue_id) for queue in store.queues],
+            lambda topic, queue_id: (store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)),
+            store.store_time,
+        )
 
-                def time(offset: int, topic: str = topic, queue_id: int = queue_id) -> int:
-                    return max(store.store_time(topic, queue_id, offset), 0)
 
-                found.append(
-                    QueueLag(
-                        broker=broker,
-                        group=name,
-                        topic=topic,
-                        queue_id=queue_id,
-                        min_offset=low,
-                        max_offset=high,
-                        consumer_offset=consumed,
-                        last_consumed_ms=time(consumed - 1),
-                        oldest_unread_ms=time(max(consumed, low)),
-                        newest_ms=time(high - 1),
-                    )
+def queue_lags(
+    broker: str,
+    offsets: Mapping[tuple[str, str], Mapping[int, int]],
+    queues: Iterable[tuple[str, int]],
+    bounds: Callable[[str, int], tuple[int, int]],
+    store_time: Callable[[str, int, int], int],
+) -> list[QueueLag]:
+    """Returns the lag of one store's groups, without `stuck`.
+
+    `offsets` are the committed offsets by (topic, group) and queue; `bounds` gives the first and the next offset of a
+    queue, and `store_time` the store time of a message in ms, not above 0 if it is unknown.
+    """
+    found = []
+    there: dict[str, list[int]] = {}
+    for topic, queue_id in queues:
+        there.setdefault(topic, []).append(queue_id)
+    for (topic, group), consumed_of in offsets.items():
+        # a queue without an offset counts from 0, as in a broker: the group has not consumed from it
+        for queue_id, consumed in {**dict.fromkeys(there.get(topic, ()), 0), **consumed_of}.items():
+            low, high = bounds(topic, queue_id)
+            low = max(low, 0)
+            positions = (consumed - 1, max(consumed, low), high - 1)
+            last_consumed, oldest_unread, newest = (max(store_time(topic, queue_id, at), 0) for at in positions)
+            found.append(
+                QueueLag(
+                    broker=broker,
+                    group=group,
+                    topic=topic,
+                    queue_id=queue_id,
+                    min_offset=low,
+                    max_offset=high,
+                    consumer_offset=consumed,
+                    last_consumed_ms=last_consumed,
+                    oldest_unread_ms=oldest_unread,
+                    newest_ms=newest,
                 )
+            )
     return found
 
 

@@ -7,10 +7,12 @@ Each module has the name of the include of the compiled twin that has the same k
 from penstock.format.kernels.plain.append import Appender, prefault, split_batch
 from penstock.format.kernels.plain.arrow_in import encode_puts, number_queues, number_texts, property_texts
 from penstock.format.kernels.plain.arrow_out import (
+    are_utf8,
     fill_rows,
     find_values,
     gather,
     host_texts,
+    is_one_of,
     loose_rows,
     message_ids,
     row_fields,
@@ -51,6 +53,7 @@ __all__ = [
     "ReaderCount",
     "Residency",
     "TopicTable",
+    "are_utf8",
     "check_chains",
     "check_record",
     "copy_published",
@@ -73,6 +76,7 @@ __all__ = [
     "index_find",
     "index_put",
     "index_rewind",
+    "is_one_of",
     "java_hash",
     "loose_rows",
     "match_record",

@@ -24,7 +24,7 @@ from penstock.format.kernels.plain.record import (
     without_record_crc,
     writable_view_of,
 )
-from penstock.format.kernels.types import Buffer, Ints, Longs, Rows, WritableBuffer
+from penstock.format.kernels.types import Bools, Buffer, Ints, Longs, Rows, WritableBuffer
 from penstock.format.record_layout import physical_offset_of
 
 _MAX_LONG = 2**63 - 1
@@ -110,6 +110,26 @@ def row_fields(rows: Rows, names: tuple[str, ...]) -> list[npt.NDArray[Any]]:
 def gather(data: Buffer, places: Longs, lengths: Ints, out: WritableBuffer) -> None:
     """Copies the texts end to end into `out`, which they must fill exactly."""
     _write(out, b"".join(text for _, text in texts_of(data, places, lengths)))
+
+
+def is_one_of(data: Buffer, places: Longs, lengths: Ints, texts: tuple[bytes, ...]) -> Bools:
+    """Returns whether each text in the data is one of `texts`. A missing text is none of them."""
+    found = zip(texts_of(data, places, lengths), lengths, strict=True)
+    return np.array([length >= 0 and bytes(text) in texts for (_, text), length in found], np.bool_)
+
+
+def are_utf8(data: Buffer, places: Longs, lengths: Ints) -> Bools:
+    """Returns whether each text in the data is UTF-8. A missing text is not."""
+
+    def is_utf8(text: bytes) -> bool:
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    found = zip(texts_of(data, places, lengths), lengths, strict=True)
+    return np.array([length >= 0 and is_utf8(bytes(text)) for (_, text), length in found], np.bool_)
 
 
 def find_values(data: Buffer, places: Longs, lengths: Ints, names: tuple[bytes, ...]) -> list[tuple[Longs, Ints]]:
