@@ -9,6 +9,8 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
+import msgspec
+
 from penstock.errors import BadMessage
 from penstock.format.constants import (
     DELAY,
@@ -65,8 +67,9 @@ class Message:
         are_texts = type(self.tags) is str and type(self.sharding_key) is str
         if self.keys or self.properties or self.delay_level or self.flag or not are_texts:
             self._check_types()
-        for name, value in self.all_properties().items():
-            check_property(name, value)
+        if self.tags or self.keys or self.properties or self.sharding_key:
+            for name, value in self.all_properties().items():
+                check_property(name, value)
 
     def _check_types(self) -> None:
         """Raises BadMessage if an argument other than topic, body and the properties' values has a wrong type."""
@@ -88,13 +91,18 @@ class Message:
 
     def all_properties(self) -> dict[str, str]:
         """Returns `properties`, and the properties that store the other fields."""
-        keys = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
-        fields = {TAGS: self.tags, KEYS: keys, SHARDING_KEY: self.sharding_key}
+        properties = dict(self.properties)
+        if self.tags:
+            properties[TAGS] = self.tags
+        if self.keys and (keys := self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)):
+            properties[KEYS] = keys
+        if self.sharding_key:
+            properties[SHARDING_KEY] = self.sharding_key
         if self.delay_level > 0:
-            fields[DELAY] = str(self.delay_level)
+            properties[DELAY] = str(self.delay_level)
         if not self.wait:
-            fields[WAIT] = "false"
-        return {**self.properties, **{name: value for name, value in fields.items() if value}}
+            properties[WAIT] = "false"
+        return properties
 
 
 _check_topic_once: Final = lru_cache(256)(check_topic)
@@ -230,8 +238,7 @@ STATUSES: Final = {
 """The send status for each response code that means "stored"."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """The result of a send: the message's status, ids, queue and queue offset."""
 
     status: SendStatus
