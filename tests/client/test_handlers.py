@@ -404,16 +404,16 @@ def test_queues_take_turns(run: Run) -> None:
         waiting.put(queues[2], [message(0)])
         turns = []
         for _ in range(6):
-            taken = await waiting.take(1)
+            taken = await waiting.take()
             assert taken is not None
             turns.append(queues.index(taken[0]))
         assert turns == [0, 1, 2, 0, 1, 0]
         queues[0].drop()
         waiting.put(queues[1], [message(2)])
-        taken = await waiting.take(1)
+        taken = await waiting.take()
         assert taken is not None
         assert taken[0] is queues[1], "a queue that was dropped has no turn"
-        waiter = asyncio.create_task(waiting.take(1))
+        waiter = asyncio.create_task(waiting.take())
         await asyncio.sleep(0)
         waiting.close()
         assert await waiter is None

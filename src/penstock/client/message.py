@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
-from penstock.errors import BadMessage
+from penstock.errors import BadMessage, CorruptData
+from penstock.format import kernels
 from penstock.format.constants import (
     DELAY,
     KEY_SEPARATOR,
@@ -23,7 +24,8 @@ from penstock.format.constants import (
     WAIT,
 )
 from penstock.format.properties import check_property
-from penstock.format.record import Record
+from penstock.format.record import Record, decode_record
+from penstock.format.sys_flag import COMPRESSED
 from penstock.format.topics import check_topic
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import ResponseCode
@@ -126,24 +128,67 @@ def check_delay_level(level: int) -> None:
 class ReceivedMessage:
     """A message from a broker. For a retry, `topic` is the original topic, not the retry topic."""
 
+    __slots__ = (
+        "__dict__",  # a program may note something on a message
+        "__weakref__",
+        "_body",
+        "_body_at",
+        "_body_length",
+        "_encoded",
+        "_limit",
+        "_record",
+        "_sys_flag",
+        "broker_name",
+        "queue_offset",
+        "reconsume_times",
+        "size",
+        "topic",
+    )
+
+    broker_name: str
+    topic: str
+    queue_offset: int
+    reconsume_times: int
+    """The number of failed deliveries so far."""
+    size: int
+    """Size of the stored record, in bytes."""
+    _record: Record | None
+    _encoded: bytes
+    """The record's bytes, as long as `_record` is None."""
+
     def __init__(self, record: Record, broker_name: str, *, limit: int = MAX_SIZE) -> None:
-        self.record = record
-        """The record as stored by the broker."""
+        self._record = record
+        self._encoded = b""
+        self._body: bytes | None = None
+        self._body_at = self._body_length = 0
+        self._sys_flag = record.sys_flag
+        self._limit = limit
         self.broker_name = broker_name
         self.topic = record.topic
+        self.queue_offset = record.queue_offset
+        self.reconsume_times = record.reconsume_times
+        self.size = record.size
         if record.topic.startswith(RETRY_PREFIX):
             self.topic = record.properties.get(RETRY_TOPIC, record.topic)
-        self.reconsume_times = record.reconsume_times
-        """The number of failed deliveries so far."""
-        self._limit = limit
 
     def __repr__(self) -> str:
         return f"<message {self.msg_id} of {self.topic}, queue {self.queue_id} at {self.queue_offset}>"
 
-    @cached_property
+    @property
+    def record(self) -> Record:
+        """The record as stored by the broker. It is decoded on first access."""
+        record = self._record
+        if record is None:
+            record = self._record = decode_record(self._encoded)
+        return record
+
+    @property
     def body(self) -> bytes:
         """The decompressed body. Raises BadRequest if it cannot be decompressed or is larger than the limit."""
-        return self.inflated(self._limit)
+        body = self._body
+        if body is None:
+            body = self._body = self.inflated(self._limit)
+        return body
 
     @property
     def text(self) -> str:
@@ -162,7 +207,10 @@ class ReceivedMessage:
 
     def inflated(self, limit: int) -> bytes:
         """Returns the decompressed body like `body`, within another limit in bytes, and does not keep it."""
-        return inflate_body(self.record.body, self.record.sys_flag, limit)
+        if self._record is not None:
+            return inflate_body(self._record.body, self._sys_flag, limit)
+        stored = self._encoded[self._body_at : self._body_at + self._body_length]
+        return inflate_body(stored, self._sys_flag, limit) if self._sys_flag & COMPRESSED else stored
 
     @property
     def tags(self) -> str:
@@ -191,10 +239,6 @@ class ReceivedMessage:
         return self.record.queue_id
 
     @property
-    def queue_offset(self) -> int:
-        return self.record.queue_offset
-
-    @property
     def queue(self) -> MessageQueue:
         """The queue that the message was read from; for a retry, a queue of the retry topic."""
         return MessageQueue(broker_name=self.broker_name, queue_id=self.queue_id, topic=self.record.topic)
@@ -211,10 +255,35 @@ class ReceivedMessage:
     def store_timestamp(self) -> int:
         return self.record.store_timestamp
 
-    @property
-    def size(self) -> int:
-        """Size of the stored record, in bytes."""
-        return self.record.size
+
+def decode_page(data: bytes | memoryview, broker_name: str, limit: int) -> list[ReceivedMessage]:
+    """Returns the messages of concatenated records, which are decoded no further than a consumer needs. Raises
+    CorruptData if one is malformed. `limit` is that of a decompressed body.
+    """
+    records, at, reason = kernels.split_records(data)
+    if reason:
+        from penstock.format.kernel_row_types import Reason
+
+        raise CorruptData(f"not a valid record: {Reason(reason).name}", offset=at)
+    messages, new = [], ReceivedMessage.__new__
+    for encoded, topic, queue_offset, sys_flag, reconsume_times, body_at, body_length in records:
+        message = new(ReceivedMessage)
+        message._record = message._body = None
+        message._encoded = encoded
+        message._body_at = body_at
+        message._body_length = body_length
+        message._sys_flag = sys_flag
+        message._limit = limit
+        message.broker_name = broker_name
+        message.topic = topic
+        message.queue_offset = queue_offset
+        message.reconsume_times = reconsume_times
+        message.size = len(encoded)
+        messages.append(message)
+    if records and records[0][1].startswith(RETRY_PREFIX):
+        for message in messages:
+            message.topic = message.properties.get(RETRY_TOPIC, message.topic)
+    return messages
 
 
 class SendStatus(StrEnum):
