@@ -14,18 +14,21 @@ import inspect
 import logging
 import time
 import traceback
+import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePath
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from penstock.client.message import ReceivedMessage, check_delay_level
 from penstock.errors import BadSettings
 from penstock.protocol.bodies.queues import MessageQueue
 
 log = logging.getLogger("penstock.client")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +67,16 @@ BatchHandler: TypeAlias = Callable[[list[ReceivedMessage]], Awaitable[BatchOutco
 AnyHandler: TypeAlias = MessageHandler | BatchHandler
 
 
-class _Call(NamedTuple):
+@dataclass(slots=True)
+class _Call:
     """How to call a handler."""
 
     function: Callable[[Any], Any]
     is_async: bool
     has_timeout: bool
     is_batch: bool
+    is_quick: bool = True
+    """Whether the last call of a coroutine function returned without waiting for anything."""
 
 
 class CallWatch:
@@ -151,7 +157,7 @@ class ThreadHop:
 
 
 HOP_S: Final = 0.01
-"""How long a thread goes on with further messages before it returns to the loop."""
+"""How long a handler gets further messages before the outcomes of the first ones are recorded."""
 _MAX_HOP: Final = 32
 """Messages of one hop at most."""
 _MIN_TIMEOUT_S: Final = 1.0
@@ -193,12 +199,17 @@ class HandlerRunner:
         return _Call(handler, is_async, True, self._is_batch)
 
     def limit(self, topic: str, waiting: int) -> int:
-        """Returns how many messages of a topic one `run` may have if so many of all topics wait for the handlers. A
-        thread gets several only if there are more than all threads can begin with.
+        """Returns how many messages of a topic one `run` may have if so many of all topics wait for the handlers.
+
+        A coroutine function gets several, one after the other, as long as it does not wait for anything, because then
+        no other call could run meanwhile. A thread gets several only if there are more than all threads can begin with.
         """
         if self._is_batch:
             return self.batch_size
-        if self._by_topic.get(topic, self._default).is_async or self._watch.timeout_s < _MIN_TIMEOUT_S:
+        call = self._by_topic.get(topic, self._default)
+        if call.is_async:
+            return _MAX_HOP if call.is_quick else 1
+        if self._watch.timeout_s < _MIN_TIMEOUT_S:
             return 1
         return max(1, min(_MAX_HOP, waiting // self._max_threads))
 
@@ -213,8 +224,9 @@ class HandlerRunner:
         call = self._by_topic.get(first.topic, self._default)
         if call.is_batch:
             return _outcomes(await self._run(call, list(messages), first), messages)
-        if give_back is not None and len(messages) > 1:
-            return await self._run_hop(call, messages, give_back)
+        if give_back is not None and (call.is_async or len(messages) > 1):
+            run_some = self._run_until_one_waits if call.is_async else self._run_hop
+            return await run_some(call, messages, give_back)
         outcomes = []
         for message in messages:
             result = await self._run(call, message, message)
@@ -240,6 +252,42 @@ class HandlerRunner:
         finally:
             if task is not None:
                 self._watch.end(task)
+
+    async def _run_until_one_waits(
+        self, call: _Call, messages: Sequence[ReceivedMessage], give_back: GiveBack
+    ) -> list[Outcome]:
+        """Calls a coroutine function with one message after the other, until a call has to wait. Gives back the others,
+        so that they do not wait for that call, and also when `HOP_S` is over.
+        """
+        outcomes: list[Outcome] = []
+        ends_at = time.monotonic() + HOP_S
+        for number, message in enumerate(messages, 1):
+            try:
+                running = call.function(message)
+                if not hasattr(running, "send"):
+                    running = _wait_for(running)  # not a coroutine, but something else that can be awaited
+                awaited = running.send(None)
+            except StopIteration as returned:
+                result = returned.value
+            except TimeoutError:
+                result = self._too_late()
+            except Exception as error:
+                log.debug("the handler failed with %r", message, exc_info=True)
+                result = Later(reason=_describe(error))
+            else:
+                if call.is_quick or number < len(messages):
+                    call.is_quick = False
+                    give_back(list(messages[number:]))
+                result = await self._run(replace(call, function=partial(_resume, running)), awaited, message)
+                outcomes.append(None if result is None else _outcome(result, message))
+                return outcomes
+            outcomes.append(None if result is None else _outcome(result, message))
+            if time.monotonic() >= ends_at:
+                break
+        call.is_quick = True
+        if len(outcomes) < len(messages):
+            give_back(list(messages[len(outcomes) :]))
+        return outcomes
 
     async def _run_hop(self, call: _Call, messages: Sequence[ReceivedMessage], give_back: GiveBack) -> list[Outcome]:
         """Runs a handler in a thread with several messages. What the thread does not begin in `HOP_S` is given back."""
@@ -275,7 +323,7 @@ class HandlerRunner:
     async def _outcome_of(self, result: object, message: ReceivedMessage) -> Outcome:
         """Returns the outcome for what a handler in a thread returned or raised."""
         if inspect.isawaitable(result):
-            result = await self._run(_Call(lambda awaitable: awaitable, True, True, False), result, message)
+            result = await self._run(_Call(_identity, True, True, False), result, message)
         if isinstance(result, TimeoutError):
             return self._too_late()
         if isinstance(result, Exception):
@@ -297,6 +345,25 @@ class HandlerRunner:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+async def _wait_for(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+@types.coroutine
+def _resume(running: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Goes on with a coroutine that has begun and waits for `awaited`."""
+    try:
+        while True:
+            try:
+                value = yield awaited
+            except BaseException as error:
+                awaited = running.throw(error)
+            else:
+                awaited = running.send(value)
+    except StopIteration as returned:
+        return returned.value  # type: ignore[no-any-return]
+
+
 def _outcome(result: object, message: ReceivedMessage) -> Outcome:
     if result is None or isinstance(result, (Later, DeadLetter)):
         return result
@@ -313,6 +380,10 @@ def _outcomes(result: object, messages: Sequence[ReceivedMessage]) -> list[Outco
         reason = f"the handler returned {len(result)} outcomes for {len(messages)} messages"
         return [Later(reason=reason) for _ in messages]
     return [_outcome(each, message) for each, message in zip(result, messages, strict=True)]
+
+
+def _identity(value: T) -> T:
+    return value
 
 
 def _describe(error: Exception) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,6 @@ from penstock.format.constants import (
 )
 from penstock.format.properties import check_property
 from penstock.format.record import Record, decode_record
-from penstock.format.sys_flag import COMPRESSED
 from penstock.format.topics import check_topic
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import ResponseCode
@@ -125,6 +124,13 @@ def check_delay_level(level: int) -> None:
         raise BadMessage(f"there is no delay level {level!r}; levels are 0 (none) to {MAX_DELAY_LEVEL}")
 
 
+class Origin(NamedTuple):
+    """Where messages of one page came from, and the limit of a decompressed body, in bytes."""
+
+    broker_name: str
+    body_limit: int
+
+
 class ReceivedMessage:
     """A message from a broker. For a retry, `topic` is the original topic, not the retry topic."""
 
@@ -132,20 +138,15 @@ class ReceivedMessage:
         "__dict__",  # a program may note something on a message
         "__weakref__",
         "_body",
-        "_body_at",
-        "_body_length",
         "_encoded",
-        "_limit",
+        "_origin",
         "_record",
-        "_sys_flag",
-        "broker_name",
         "queue_offset",
         "reconsume_times",
         "size",
         "topic",
     )
 
-    broker_name: str
     topic: str
     queue_offset: int
     reconsume_times: int
@@ -155,15 +156,14 @@ class ReceivedMessage:
     _record: Record | None
     _encoded: bytes
     """The record's bytes, as long as `_record` is None."""
+    _body: bytes | None
+    _origin: Origin
 
     def __init__(self, record: Record, broker_name: str, *, limit: int = MAX_SIZE) -> None:
         self._record = record
         self._encoded = b""
-        self._body: bytes | None = None
-        self._body_at = self._body_length = 0
-        self._sys_flag = record.sys_flag
-        self._limit = limit
-        self.broker_name = broker_name
+        self._body = None
+        self._origin = Origin(broker_name, limit)
         self.topic = record.topic
         self.queue_offset = record.queue_offset
         self.reconsume_times = record.reconsume_times
@@ -187,7 +187,7 @@ class ReceivedMessage:
         """The decompressed body. Raises BadRequest if it cannot be decompressed or is larger than the limit."""
         body = self._body
         if body is None:
-            body = self._body = self.inflated(self._limit)
+            body = self._body = self.inflated(self._origin.body_limit)
         return body
 
     @property
@@ -207,10 +207,11 @@ class ReceivedMessage:
 
     def inflated(self, limit: int) -> bytes:
         """Returns the decompressed body like `body`, within another limit in bytes, and does not keep it."""
-        if self._record is not None:
-            return inflate_body(self._record.body, self._sys_flag, limit)
-        stored = self._encoded[self._body_at : self._body_at + self._body_length]
-        return inflate_body(stored, self._sys_flag, limit) if self._sys_flag & COMPRESSED else stored
+        return inflate_body(self.record.body, self.record.sys_flag, limit)
+
+    @property
+    def broker_name(self) -> str:
+        return self._origin.broker_name
 
     @property
     def tags(self) -> str:
@@ -265,16 +266,13 @@ def decode_page(data: bytes | memoryview, broker_name: str, limit: int) -> list[
         from penstock.format.kernel_row_types import Reason
 
         raise CorruptData(f"not a valid record: {Reason(reason).name}", offset=at)
-    messages, new = [], ReceivedMessage.__new__
-    for encoded, topic, queue_offset, sys_flag, reconsume_times, body_at, body_length in records:
+    messages, new, origin = [], ReceivedMessage.__new__, Origin(broker_name, limit)
+    for encoded, topic, queue_offset, reconsume_times, body in records:
         message = new(ReceivedMessage)
-        message._record = message._body = None
+        message._record = None
         message._encoded = encoded
-        message._body_at = body_at
-        message._body_length = body_length
-        message._sys_flag = sys_flag
-        message._limit = limit
-        message.broker_name = broker_name
+        message._body = body
+        message._origin = origin
         message.topic = topic
         message.queue_offset = queue_offset
         message.reconsume_times = reconsume_times

@@ -4,7 +4,7 @@
 def split_records(data):
     """Returns the records in `data`, which is nothing but records, the position where the walk ended, and its Reason.
 
-    A record is (its bytes, topic, queue offset, sysFlag, reconsume times, position of its body, length of its body).
+    A record is (its bytes, topic, queue offset, reconsume times, body), with None for a body that is compressed.
     The walk ends at the end of `data` with STOP, or at the first record that is not valid. Checks a record's lengths,
     but not its position or CRC.
     """
@@ -31,10 +31,8 @@ def split_records(data):
                 PyBytes_FromStringAndSize(<char*>p, row.size),
                 topic,
                 row.queue_offset,
-                row.sys_flag,
                 row.reconsume_times,
-                row.body_at,
-                row.body_length,
+                None if row.sys_flag & 1 else PyBytes_FromStringAndSize(<char*>p + row.body_at, row.body_length),
             ))
             at += row.size
         return found, at, reason
