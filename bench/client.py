@@ -57,14 +57,14 @@ WORK = {
         Work("send-batch", "send_batch of 64", 128),
     ),
     "backlog": (
-        Work("push", "push, handler on the loop", 128, 6),
-        Work("push-batch", "push, lists of up to 32", 128, 2.5),
+        Work("push", "push, handler on the loop", 128, 6, 25_600),
+        Work("push-batch", "push, lists of up to 32", 128, 2.5, 25_600),
         Work("push-sync", "push, handler in threads", 128, 12),
-        Work("pull", "pull, pages of 32", 128),
+        Work("pull", "pull, pages of 32", 128, count=25_600),
     ),
 }
 PARTS = {"both": "client and broker", "client": "client", "broker": "broker"}
-SLICES = 6
+SLICES = 4
 
 
 class ClientSuite:

@@ -21,7 +21,14 @@ from typing import Final, NamedTuple
 from penstock.client.message import Message, SendResult
 from penstock.errors import BadMessage, PenstockError
 from penstock.format.batch import FIXED_SIZE
-from penstock.format.constants import DELAY, MAX_PROPERTIES_LENGTH, RETRY_PREFIX, TRAN_MSG, UNIQ_KEY
+from penstock.format.constants import (
+    DELAY,
+    MAX_PROPERTIES_LENGTH,
+    NAME_VALUE_SEPARATOR,
+    RETRY_PREFIX,
+    TRAN_MSG,
+    UNIQ_KEY,
+)
 from penstock.format.message_id import make_unique_id
 from penstock.format.properties import encode_properties
 from penstock.protocol.bodies.queues import MessageQueue
@@ -38,6 +45,7 @@ _ALONE: Final = frozenset(
     }
 )
 """Properties by which a broker, of RocketMQ 4 or 5, stores a message elsewhere or later. It ignores them in a batch."""
+_UNIQ_KEY: Final = f"{UNIQ_KEY}{NAME_VALUE_SEPARATOR}".encode()
 _SYSTEM_PREFIXES: Final = (RETRY_PREFIX, "%DLQ%", "rmq_sys_", "RMQ_SYS_", "%SYS%")
 
 
@@ -101,6 +109,9 @@ def _is_system_topic(topic: str) -> bool:
 
 def pack_properties(message: Message) -> tuple[bytes, str]:
     """Returns a message's encoded properties, which fit into a batch, and its unique id. Raises BadMessage."""
+    if message.is_bare:
+        msg_id = make_unique_id()
+        return _UNIQ_KEY + msg_id.encode(), msg_id
     properties = message.all_properties()
     msg_id = properties.setdefault(UNIQ_KEY, make_unique_id())
     encoded = encode_properties(properties)

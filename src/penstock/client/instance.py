@@ -55,6 +55,8 @@ class ClientInstance:
         self._pool = ConnectionPool(
             self.handlers, tls=config.tls_context, timeout_s=config.connect_timeout_s, on_connect=self._register
         )
+        self.find_connection = self._pool.find
+        """Returns the open connection to a broker's address, or None."""
         self.on_disconnect = self._pool.on_lost
         """Callbacks; each is called with a broker's address when its connection is lost, but not when this client
         closes it.
@@ -139,10 +141,6 @@ class ClientInstance:
     def request_oneway_over(self, connection: Connection, code: RequestCode, header: Request) -> None:
         """Sends a request over `connection` without waiting for a reply."""
         connection.request_oneway(self.command(code, header, b""))
-
-    def find_connection(self, address: str) -> Connection | None:
-        """Returns the open connection to a broker, or None."""
-        return self._pool.find(address)
 
     def command(self, code: RequestCode, header: Arguments, body: bytes) -> Command:
         """Returns a request, signed if this client has credentials. It takes over arguments that are a dict."""

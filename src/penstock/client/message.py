@@ -68,7 +68,7 @@ class Message:
         are_texts = type(self.tags) is str and type(self.sharding_key) is str
         if self.keys or self.properties or self.delay_level or self.flag or not are_texts:
             self._check_types()
-        if self.tags or self.keys or self.properties or self.sharding_key:
+        if not self.is_bare:
             for name, value in self.all_properties().items():
                 check_property(name, value)
 
@@ -84,6 +84,12 @@ class Message:
         check_delay_level(self.delay_level)
         if type(self.flag) is not int or not -(2**31) <= self.flag < 2**31:
             raise BadMessage(f"`flag` must be an integer of 32 bits, not {self.flag!r}")
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether no property stores anything of the message."""
+        has_texts = self.tags or self.keys or self.properties or self.sharding_key
+        return not has_texts and self.wait and not self.delay_level
 
     @property
     def is_delayed(self) -> bool:

@@ -256,7 +256,7 @@ class Sender:
         elif sharding_key:
             chosen = select_by_hash(self.writable(route), sharding_key)
         else:
-            chosen = self.selector.next(self.writable(route), failed_at)
+            chosen = self.selector.next(route.publish_queues or self.writable(route), failed_at)
         address = route.masters.get(chosen.broker_name)
         if address is None:
             raise NoRoute(
@@ -447,7 +447,8 @@ class BatchDelivery(Delivery):
     def set_result(self, reply: Command, /) -> None:
         self._is_answered = True
         try:
-            check_reply(reply, self._outgoing.code, self._address, STATUSES)
+            if reply.code not in STATUSES:
+                check_reply(reply, self._outgoing.code, self._address)
             results = self._results(reply)
         except PenstockError as error:
             self._continue(error)
