@@ -25,6 +25,7 @@ from support.peers import PeerError
 
 from bench.broker import BrokerSuite
 from bench.brokers import BrokersSuite
+from bench.client import ClientSuite
 from bench.cold import ColdSuite
 from bench.compare import CompareSuite
 from bench.console import ConsoleSuite
@@ -195,7 +196,7 @@ for each in SUITES:
     app.command(each.name, help=each.summary)(command_of(each))
 
 
-def command_of_trees(suite: type[CompareSuite | ColdSuite]) -> Callable[..., int]:
+def command_of_trees(suite: type[CompareSuite | ColdSuite | ClientSuite]) -> Callable[..., int]:
     """The command that runs a suite which compares two source trees."""
 
     def command(
@@ -224,7 +225,7 @@ def command_of_trees(suite: type[CompareSuite | ColdSuite]) -> Callable[..., int
     return command
 
 
-for trees in (CompareSuite, ColdSuite):
+for trees in (CompareSuite, ColdSuite, ClientSuite):
     app.command(trees.name, help=trees.summary)(command_of_trees(trees))
 
 

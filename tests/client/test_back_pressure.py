@@ -16,7 +16,7 @@ from client.test_what_brokers_answer import STORED, answers
 from support.clients import FakeCluster, until_true
 
 from penstock.client import Message, Producer, ProducerOptions, PullConsumer, SendResult
-from penstock.client.send_window import SendWindow
+from penstock.client.send_window import SendTurn, SendWindow
 from penstock.errors import BadMessage, BadSettings, NoAnswer, NoRoute, PenstockError, Refused, Unreachable
 from penstock.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -292,18 +292,17 @@ def test_a_turn_that_nobody_takes_goes_to_the_next_one(run: Run) -> None:
     async def main() -> None:
         window = SendWindow(1)
         first = window.take()
-        assert first is not None
-        assert window.take() is None
+        assert first
+        assert not window.take()
         gone, later, last = (asyncio.create_task(window.wait()) for _ in range(3))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
-        first.end()
+        SendTurn(window, (first,)).end()
         later.cancel()  # in the moment in which its turn has come
-        turn = await last
-        turn.end()
+        SendTurn(window, (await last,)).end()
         await window.drain()
-        assert window.take() is not None
+        assert window.take()
 
     run(main())
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from penstock.client import (
     sync,
 )
 from penstock.client.assignment import ProcessQueue
+from penstock.client.handlers import HandlerRunner
 from penstock.client.message_delivery import FairQueues
 from penstock.errors import BadMessage, BadSettings
 from penstock.format.record import Record
@@ -404,16 +406,16 @@ def test_queues_take_turns(run: Run) -> None:
         waiting.put(queues[2], [message(0)])
         turns = []
         for _ in range(6):
-            taken = await waiting.take(1)
+            taken = await waiting.take()
             assert taken is not None
             turns.append(queues.index(taken[0]))
         assert turns == [0, 1, 2, 0, 1, 0]
         queues[0].drop()
         waiting.put(queues[1], [message(2)])
-        taken = await waiting.take(1)
+        taken = await waiting.take()
         assert taken is not None
         assert taken[0] is queues[1], "a queue that was dropped has no turn"
-        waiter = asyncio.create_task(waiting.take(1))
+        waiter = asyncio.create_task(waiting.take())
         await asyncio.sleep(0)
         waiting.close()
         assert await waiter is None
@@ -463,5 +465,127 @@ def test_an_ordered_broadcast_consumer_skips_what_fails_for_good(
             await gathered.until_has({b"good"})
         assert gathered.bodies == [b"bad"] * (1 if isinstance(outcome, DeadLetter) else 3) + [b"good"]
         assert any(record.getMessage().endswith("; it is skipped") for record in caplog.records)
+
+    run(main())
+
+
+# -- several messages before the outcomes are recorded ---------------------------------------------------------------
+
+
+def test_messages_do_not_wait_behind_one_whose_handler_waits(run: Run, b: LocalBroker) -> None:
+    async def main() -> None:
+        bodies = {b"%d" % number for number in range(60)}
+        await send(b, b"slow", *bodies)
+        done: set[bytes] = set()
+        go_on = asyncio.Event()
+
+        async def handle(received: ReceivedMessage) -> None:
+            if received.body == b"slow":
+                await go_on.wait()
+            done.add(received.body)
+
+        async with PushConsumer("CID", handle, b.namesrv, subscriptions=ORDERS, options=FIRST):
+            await until_true(lambda: done == bodies)
+            go_on.set()
+            await until_true(lambda: b"slow" in done)
+
+    run(main())
+
+
+def test_messages_do_not_wait_behind_one_whose_thread_is_busy(run: Run, b: LocalBroker) -> None:
+    go_on = threading.Event()
+    done: list[bytes] = []
+
+    def handle(received: ReceivedMessage) -> None:
+        if received.body == b"slow":
+            go_on.wait(SOON_S)
+        done.append(received.body)
+
+    async def main() -> None:
+        bodies = {b"%d" % number for number in range(300)}
+        await send(b, b"slow", *bodies)
+        options = PushOptions(consume_from="first", max_in_flight=2)  # so that a thread gets many at a time
+        async with PushConsumer("CID", handle, b.namesrv, subscriptions=ORDERS, options=options):
+            await until_true(lambda: set(done) == bodies)
+            go_on.set()
+            await until_true(lambda: b"slow" in done)
+        assert len(done) == 301
+
+    run(main())
+
+
+def test_of_several_messages_in_a_thread_each_has_its_own_outcome(run: Run, b: LocalBroker) -> None:
+    tries: Counter[bytes] = Counter()
+    lock = threading.Lock()
+
+    def handle(received: ReceivedMessage) -> Later | None:
+        with lock:
+            tries[received.body] += 1
+        if received.reconsume_times:
+            return None
+        if int(received.body) % 7 == 3:
+            raise ValueError("not today")
+        return Later(1) if int(received.body) % 7 == 5 else None
+
+    async def main() -> None:
+        bodies = [b"%d" % number for number in range(140)]
+        await send(b, *bodies)
+        options = PushOptions(consume_from="first", max_in_flight=2)
+        async with PushConsumer("CID", handle, b.namesrv, subscriptions=ORDERS, options=options):
+            await until_true(lambda: tries.total() == 180)
+        assert tries == {body: 2 if int(body) % 7 in (3, 5) else 1 for body in bodies}
+
+    run(main())
+
+
+def test_a_thread_that_takes_too_long_fails_its_own_message_only(run: Run) -> None:
+    go_on = threading.Event()
+    called: list[bytes] = []
+
+    def handle(received: ReceivedMessage) -> None:
+        called.append(received.body)
+        if received.body == b"1":
+            go_on.wait(SOON_S)
+
+    async def main() -> None:
+        runner = HandlerRunner(handle, 1, 1.0)
+        assert runner.limit("T", 10) == 10
+        messages = [ReceivedMessage(Record("T", body=b"%d" % number), "a") for number in range(10)]
+        given_back: list[ReceivedMessage] = []
+        outcomes = await runner.run(messages, given_back.extend)
+        go_on.set()
+        assert [type(outcome) for outcome in outcomes] == [type(None), Later]
+        assert given_back == messages[2:]
+        assert called == [b"0", b"1"]
+        runner.close()
+
+    run(main())
+
+
+def test_one_timer_cancels_each_call_that_is_late_and_no_other(run: Run) -> None:
+    async def main() -> None:
+        began = asyncio.Event()
+
+        async def handle(received: ReceivedMessage) -> None:
+            if received.body == b"late":
+                began.set()
+                await asyncio.Event().wait()
+            await asyncio.sleep(0)
+
+        runner = HandlerRunner(handle, 1, 0.3)
+        late = [asyncio.create_task(runner.run([ReceivedMessage(Record("T", body=b"late"), "a")])) for _ in range(3)]
+        await began.wait()
+        for _ in range(20):
+            assert await runner.run([ReceivedMessage(Record("T", body=b"quick"), "a")]) == [None]
+        outcomes = [(await task)[0] for task in late]
+        assert [str(getattr(outcome, "reason", "")) for outcome in outcomes] == [
+            "the handler took longer than 0.3 s, or raised TimeoutError"
+        ] * 3
+        cancelled = asyncio.create_task(runner.run([ReceivedMessage(Record("T", body=b"late"), "a")]))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        runner.close()
 
     run(main())

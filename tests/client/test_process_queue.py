@@ -33,7 +33,7 @@ def test_the_offset_to_commit_is_the_lowest_that_is_not_done(order: list[int], d
     messages = [message(offset) for offset in range(20)]
     held.put(messages, 25)  # the last five were not wanted
     for offset in order[:done]:
-        held.remove(messages[offset])
+        held.remove([messages[offset]])
     left = sorted(set(range(20)) - set(order[:done]))
     assert held.commit_offset == (left[0] if left else 25)
     assert (len(held), held.cached_bytes, held.cached_offsets) == (len(left), 100 * len(left), left)
@@ -50,7 +50,7 @@ def test_pulling_stops_where_too_much_is_in_hand_and_goes_on_when_it_is_done() -
     assert has_room(held)
     held.put(messages[999:], 1000)
     assert not has_room(held)
-    held.remove(messages[5])
+    held.remove([messages[5]])
     assert has_room(held)
     large = ProcessQueue(QUEUE, 0)
     large.put([message(0, 101 << 20)], 1)

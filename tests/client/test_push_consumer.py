@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 from support.clients import SOON_S, Gathered, until_true
 
-from penstock.client import Message, Producer, PullConsumer, PushConsumer, PushOptions, ReceivedMessage
+from penstock.client import (
+    Message,
+    Producer,
+    ProducerOptions,
+    PullConsumer,
+    PushConsumer,
+    PushOptions,
+    ReceivedMessage,
+)
 from penstock.errors import BadSettings, Unreachable
 
 if TYPE_CHECKING:
@@ -22,8 +30,9 @@ ORDERS = {"orders": "*"}
 
 
 async def send_numbers(namesrv: str, begin: int, end: int, topic: str = "orders") -> set[bytes]:
+    """Sends each number in a request of its own, so that every queue gets some."""
     bodies = [b"%d" % number for number in range(begin, end)]
-    async with Producer("PID", namesrv) as producer:
+    async with Producer("PID", namesrv, options=ProducerOptions(batch_bytes=1)) as producer:
         await asyncio.gather(*(producer.send(Message(topic, body)) for body in bodies))
     return set(bodies)
 

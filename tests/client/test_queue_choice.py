@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.producer import QueueSelector, select_by_hash
 from penstock.client.rebalance import allocate_averagely
+from penstock.client.send_requests import QueueSelector, select_by_hash
 from penstock.protocol.bodies.queues import MessageQueue
 
 

@@ -16,7 +16,7 @@ from penstock.format.kernels import _compiled, plain
 from penstock.format.kernels.types import UnitFile
 from penstock.format.properties import encode_properties
 from penstock.format.queue_unit import pack_unit
-from penstock.format.record import Record
+from penstock.format.record import Record, decode_record
 from penstock.format.sys_flag import with_hosts
 
 longs = st.integers(-(2**63), 2**63 - 1)
@@ -149,6 +149,24 @@ def test_walk_check_and_find_on_damaged_logs(
             assert_equal_results("find_record", log, 0, begin, end, check_crc)
         for at in range(0, len(log) + 2, 7):
             assert_equal_results("check_record", log, at, 0, check_crc)
+
+
+@given(st.lists(records, max_size=6), flips, st.integers(0, 60))
+def test_pages_are_split_alike_also_damaged_ones(fields: list[dict], changes: list[tuple[int, int]], cut: int) -> None:
+    page = b"".join(make_record(number * 1000, **field) for number, field in enumerate(fields))
+    assert_equal_results("split_records", page)
+    found, at, reason = plain.split_records(page)
+    assert (len(found), at, reason) == (len(fields), len(page), 0)
+    for record, field in zip(found, fields, strict=True):
+        whole = decode_record(record[0])
+        assert record[1:4] == (whole.topic, whole.queue_offset, whole.reconsume_times)
+        assert record[4] == whole.body == field["body"]
+    damaged = bytearray(page)
+    for at, value in changes:
+        if damaged:
+            damaged[at % len(damaged)] = value
+    assert_equal_results("split_records", damaged)
+    assert_equal_results("split_records", damaged[: len(damaged) - cut])
 
 
 @given(

@@ -88,19 +88,22 @@ class ProcessQueue:
 
     def put(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
         """Caches the messages of a pulled page and sets `next_offset`."""
+        cached = self._cached
         for message in messages:
-            self._cached[message.queue_offset] = message
+            cached[message.queue_offset] = message
             self._bytes += message.size
         self.next_offset = next_offset
         self.pulled_at = now_ms()
         self._update_room()
 
-    def remove(self, message: ReceivedMessage) -> None:
-        """Removes a message that was consumed or sent back."""
-        if self._cached.pop(message.queue_offset, None) is not None:
-            self._bytes -= message.size
+    def remove(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Removes messages that were consumed or sent back."""
+        for message in messages:
+            if self._cached.pop(message.queue_offset, None) is not None:
+                self._bytes -= message.size
         self.consumed_at = now_ms()
-        self._update_room()
+        if not self._has_room.is_set():
+            self._update_room()
 
     def drop(self) -> None:
         """Marks the queue as no longer owned by this consumer."""

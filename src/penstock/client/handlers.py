@@ -1,28 +1,34 @@
 """The user's side of a push consumer: handlers, their outcomes, how they are called, and messages for `async for`.
 
-A coroutine function runs on the client's event loop. Any other handler runs in a thread pool, so it may block. A
-handler that exceeds its timeout counts as failed: a coroutine is cancelled, but a thread keeps running. The classes are
-not thread-safe: use them from the event loop's thread only.
+A coroutine function runs on the client's event loop. Any other handler runs in a thread pool, so it may block. While
+many messages wait, a thread hands several to the handler before it returns to the loop. A handler that exceeds its
+timeout counts as failed: a coroutine is cancelled, but a thread keeps running. The classes are not thread-safe, except
+`ThreadHop`: use them from the event loop's thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
+import time
 import traceback
+import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePath
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from penstock.client.message import ReceivedMessage, check_delay_level
 from penstock.errors import BadSettings
 from penstock.protocol.bodies.queues import MessageQueue
 
 log = logging.getLogger("penstock.client")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +67,103 @@ BatchHandler: TypeAlias = Callable[[list[ReceivedMessage]], Awaitable[BatchOutco
 AnyHandler: TypeAlias = MessageHandler | BatchHandler
 
 
-class _Call(NamedTuple):
+@dataclass(slots=True)
+class _Call:
     """How to call a handler."""
 
     function: Callable[[Any], Any]
     is_async: bool
-    timeout_s: float | None
+    has_timeout: bool
     is_batch: bool
+    is_quick: bool = True
+    """Whether the last call of a coroutine function returned without waiting for anything."""
+
+
+class CallWatch:
+    """The timeouts of handler calls: one timer for all calls that run. A call that is late is cancelled.
+
+    A task has one call at a time.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._running: dict[asyncio.Task[Any], float] = {}
+        """The deadline of each call, the earliest first, because all calls have the same time."""
+        self._late: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> asyncio.Task[Any]:
+        """Starts the time of a call of the current task. Returns the task, for `end`."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._running[task] = deadline = loop.time() + self.timeout_s
+        if self._timer is None:
+            self._timer = loop.call_at(deadline, self._expire)
+        return task
+
+    def end(self, task: asyncio.Task[Any]) -> bool:
+        """Ends the time of a call. Returns whether it was late, and only therefore cancelled."""
+        if self._running.pop(task, None) is not None or task not in self._late:
+            return False
+        self._late.discard(task)
+        return task.uncancel() == 0
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _expire(self) -> None:
+        loop, self._timer = asyncio.get_running_loop(), None
+        now = loop.time()
+        for task, deadline in list(self._running.items()):
+            if deadline > now:
+                self._timer = loop.call_at(deadline, self._expire)
+                return
+            del self._running[task]
+            self._late.add(task)
+            task.cancel()
+
+
+class ThreadHop:
+    """Messages that one thread hands to a handler, one after the other. `reclaim` may be called from another thread."""
+
+    def __init__(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> None:
+        self._function = function
+        self._pending = deque(arguments)
+        self.results: list[object] = []
+        """What the handler returned, in order; an exception that it raised is in place of its result."""
+
+    def run(self) -> None:
+        ends_at = time.monotonic() + HOP_S
+        while self._pending:
+            try:
+                argument = self._pending.popleft()
+            except IndexError:  # reclaimed meanwhile
+                return
+            try:
+                self.results.append(self._function(argument))
+            except Exception as error:
+                self.results.append(error)
+            if time.monotonic() >= ends_at:
+                return
+
+    def reclaim(self) -> list[Any]:
+        """Returns what the handler has not been called with, and now will not be."""
+        left: deque[Any] = deque()
+        with contextlib.suppress(IndexError):
+            while True:
+                left.appendleft(self._pending.pop())
+        return list(left)
+
+
+HOP_S: Final = 0.01
+"""How long a handler gets further messages before the outcomes of the first ones are recorded."""
+_MAX_HOP: Final = 32
+"""Messages of one hop at most."""
+_MIN_TIMEOUT_S: Final = 1.0
+"""With a shorter timeout a hop has one message, because the time of a hop counts for each of its messages."""
+GiveBack: TypeAlias = Callable[[list[ReceivedMessage]], None]
+"""Takes back messages that were not handed to the handler."""
 
 
 class HandlerRunner:
@@ -86,10 +182,10 @@ class HandlerRunner:
         self.stream = MessageStream()
         self._is_batch = batch_size is not None
         self._max_threads = max_threads
-        self._timeout_s = timeout_s
+        self._watch = CallWatch(timeout_s)
         self._threads: ThreadPoolExecutor | None = None
         self._by_topic: dict[str, _Call] = {}
-        self._default = _Call(self.stream.hand_over, True, None, False) if handler is None else self._call(handler)
+        self._default = _Call(self.stream.hand_over, True, False, False) if handler is None else self._call(handler)
 
     def add(self, topic: str, handler: AnyHandler) -> None:
         """Sets the handler of a topic. Raises BadSettings if it cannot be called."""
@@ -100,15 +196,37 @@ class HandlerRunner:
             raise BadSettings(f"the handler of a push consumer must be a function, not {handler!r}")
         call = getattr(handler, "__call__", None)  # noqa: B004  # of an object with an asynchronous __call__
         is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
-        return _Call(handler, is_async, self._timeout_s, self._is_batch)
+        return _Call(handler, is_async, True, self._is_batch)
 
-    async def run(self, messages: Sequence[ReceivedMessage]) -> list[Outcome]:
+    def limit(self, topic: str, waiting: int) -> int:
+        """Returns how many messages of a topic one `run` may have if so many of all topics wait for the handlers.
+
+        A coroutine function gets several, one after the other, as long as it does not wait for anything, because then
+        no other call could run meanwhile. A thread gets several only if there are more than all threads can begin with.
+        """
+        if self._is_batch:
+            return self.batch_size
+        call = self._by_topic.get(topic, self._default)
+        if call.is_async:
+            return _MAX_HOP if call.is_quick else 1
+        if self._watch.timeout_s < _MIN_TIMEOUT_S:
+            return 1
+        return max(1, min(_MAX_HOP, waiting // self._max_threads))
+
+    async def run(self, messages: Sequence[ReceivedMessage], give_back: GiveBack | None = None) -> list[Outcome]:
         """Calls the handler with messages of one topic, at most `batch_size`, and returns the outcome of each. An
         exception or a timeout becomes `Later`.
+
+        With `give_back`, there may be as many as `limit` says. Messages that the handler was not called with are given
+        back, from the end, and have no outcome.
         """
-        call = self._by_topic.get(messages[0].topic, self._default)
+        first = messages[0]
+        call = self._by_topic.get(first.topic, self._default)
         if call.is_batch:
-            return _outcomes(await self._run(call, list(messages), messages[0]), messages)
+            return _outcomes(await self._run(call, list(messages), first), messages)
+        if give_back is not None and (call.is_async or len(messages) > 1):
+            run_some = self._run_until_one_waits if call.is_async else self._run_hop
+            return await run_some(call, messages, give_back)
         outcomes = []
         for message in messages:
             result = await self._run(call, message, message)
@@ -116,19 +234,105 @@ class HandlerRunner:
         return outcomes
 
     async def _run(self, call: _Call, argument: object, first: ReceivedMessage) -> object:
+        task = self._watch.begin() if call.has_timeout else None
         try:
-            async with asyncio.timeout(call.timeout_s):
-                if call.is_async:
-                    return await call.function(argument)
-                result = await asyncio.get_running_loop().run_in_executor(self._pool(), call.function, argument)
-                return await result if inspect.isawaitable(result) else result
+            if call.is_async:
+                return await call.function(argument)
+            result = await asyncio.get_running_loop().run_in_executor(self._pool(), call.function, argument)
+            return await result if inspect.isawaitable(result) else result
         except asyncio.CancelledError:
-            raise
+            if task is None or not self._watch.end(task):
+                raise
+            return self._too_late()
         except TimeoutError:
-            return Later(reason=f"the handler took longer than {call.timeout_s:g} s, or raised TimeoutError")
+            return self._too_late()
         except Exception as error:
             log.debug("the handler failed with %r", first, exc_info=True)
             return Later(reason=_describe(error))
+        finally:
+            if task is not None:
+                self._watch.end(task)
+
+    async def _run_until_one_waits(
+        self, call: _Call, messages: Sequence[ReceivedMessage], give_back: GiveBack
+    ) -> list[Outcome]:
+        """Calls a coroutine function with one message after the other, until a call has to wait. Gives back the others,
+        so that they do not wait for that call, and also when `HOP_S` is over.
+        """
+        outcomes: list[Outcome] = []
+        ends_at = time.monotonic() + HOP_S
+        for number, message in enumerate(messages, 1):
+            try:
+                running = call.function(message)
+                if not hasattr(running, "send"):
+                    running = _wait_for(running)  # not a coroutine, but something else that can be awaited
+                awaited = running.send(None)
+            except StopIteration as returned:
+                result = returned.value
+            except TimeoutError:
+                result = self._too_late()
+            except Exception as error:
+                log.debug("the handler failed with %r", message, exc_info=True)
+                result = Later(reason=_describe(error))
+            else:
+                if call.is_quick or number < len(messages):
+                    call.is_quick = False
+                    give_back(list(messages[number:]))
+                result = await self._run(replace(call, function=partial(_resume, running)), awaited, message)
+                outcomes.append(None if result is None else _outcome(result, message))
+                return outcomes
+            outcomes.append(None if result is None else _outcome(result, message))
+            if time.monotonic() >= ends_at:
+                break
+        call.is_quick = True
+        if len(outcomes) < len(messages):
+            give_back(list(messages[len(outcomes) :]))
+        return outcomes
+
+    async def _run_hop(self, call: _Call, messages: Sequence[ReceivedMessage], give_back: GiveBack) -> list[Outcome]:
+        """Runs a handler in a thread with several messages. What the thread does not begin in `HOP_S` is given back."""
+        loop, hop, given_back = asyncio.get_running_loop(), ThreadHop(call.function, messages), 0
+
+        def reclaim() -> None:
+            nonlocal given_back
+            left = hop.reclaim()
+            given_back += len(left)
+            if left:
+                give_back(left)
+
+        timer = loop.call_later(HOP_S, reclaim)
+        task = self._watch.begin()
+        late = False
+        try:
+            await loop.run_in_executor(self._pool(), hop.run)
+        except asyncio.CancelledError:
+            late = self._watch.end(task)
+            if not late:
+                raise
+        finally:
+            self._watch.end(task)
+            timer.cancel()
+            reclaim()
+        outcomes: list[Outcome] = []
+        for message, result in zip(messages, list(hop.results), strict=False):
+            outcomes.append(await self._outcome_of(result, message))
+        if late and len(outcomes) < len(messages) - given_back:
+            outcomes.append(self._too_late())
+        return outcomes
+
+    async def _outcome_of(self, result: object, message: ReceivedMessage) -> Outcome:
+        """Returns the outcome for what a handler in a thread returned or raised."""
+        if inspect.isawaitable(result):
+            result = await self._run(_Call(_identity, True, True, False), result, message)
+        if isinstance(result, TimeoutError):
+            return self._too_late()
+        if isinstance(result, Exception):
+            log.debug("the handler failed with %r", message, exc_info=result)
+            return Later(reason=_describe(result))
+        return None if result is None else _outcome(result, message)
+
+    def _too_late(self) -> Later:
+        return Later(reason=f"the handler took longer than {self._watch.timeout_s:g} s, or raised TimeoutError")
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
@@ -136,8 +340,28 @@ class HandlerRunner:
         return self._threads
 
     def close(self) -> None:
+        self._watch.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def _wait_for(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+@types.coroutine
+def _resume(running: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Goes on with a coroutine that has begun and waits for `awaited`."""
+    try:
+        while True:
+            try:
+                value = yield awaited
+            except BaseException as error:
+                awaited = running.throw(error)
+            else:
+                awaited = running.send(value)
+    except StopIteration as returned:
+        return returned.value  # type: ignore[no-any-return]
 
 
 def _outcome(result: object, message: ReceivedMessage) -> Outcome:
@@ -148,12 +372,18 @@ def _outcome(result: object, message: ReceivedMessage) -> Outcome:
 
 
 def _outcomes(result: object, messages: Sequence[ReceivedMessage]) -> list[Outcome]:
+    if result is None:
+        return [None] * len(messages)
     if not isinstance(result, (list, tuple)):
         return [_outcome(result, message) for message in messages]
     if len(result) != len(messages):
         reason = f"the handler returned {len(result)} outcomes for {len(messages)} messages"
         return [Later(reason=reason) for _ in messages]
     return [_outcome(each, message) for each, message in zip(result, messages, strict=True)]
+
+
+def _identity(value: T) -> T:
+    return value
 
 
 def _describe(error: Exception) -> str:

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Collection
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 from penstock.client.config import Namesrv, config_of
 from penstock.client.connection_pool import ConnectionPool
@@ -37,6 +37,8 @@ from penstock.remoting.sockets import parse_address
 log = logging.getLogger("penstock.client")
 _numbers: Final = itertools.count(1)
 _UNREGISTER_S: Final = 1.0
+Arguments: TypeAlias = Request | dict[str, str] | None
+"""The arguments of a request: as a typed header, or as texts by the protocol's names."""
 
 
 class ClientInstance:
@@ -53,6 +55,8 @@ class ClientInstance:
         self._pool = ConnectionPool(
             self.handlers, tls=config.tls_context, timeout_s=config.connect_timeout_s, on_connect=self._register
         )
+        self.find_connection = self._pool.find
+        """Returns the open connection to a broker's address, or None."""
         self.on_disconnect = self._pool.on_lost
         """Callbacks; each is called with a broker's address when its connection is lost, but not when this client
         closes it.
@@ -105,7 +109,7 @@ class ClientInstance:
         self,
         address: str,
         code: RequestCode,
-        header: Request | None = None,
+        header: Arguments = None,
         body: bytes = b"",
         *,
         timeout_s: float | None = None,
@@ -118,29 +122,33 @@ class ClientInstance:
         Raises Unreachable or NoAnswer, and Refused if the reply's code is not in `good`.
         """
         connection = await self._pool.get(address)
-        command = self._command(code, header, body)
+        command = self.command(code, header, body)
         if flight is not None and connection.congested:
             await connection.until_writable(SILENT_S)
         reply = await connection.request(command, self.config.timeout_s if timeout_s is None else timeout_s, flight)
         return check_reply(reply, code, address, good)
 
     async def request_oneway(
-        self, address: str, code: RequestCode, header: Request | None = None, body: bytes = b""
+        self, address: str, code: RequestCode, header: Arguments = None, body: bytes = b""
     ) -> None:
         """Sends a request without waiting for a reply. Waits only while the connection's send buffer is full
         (back-pressure).
         """
         connection = await self._pool.get(address)
         await connection.until_writable(self.config.timeout_s)
-        connection.request_oneway(self._command(code, header, body))
+        connection.request_oneway(self.command(code, header, body))
 
     def request_oneway_over(self, connection: Connection, code: RequestCode, header: Request) -> None:
         """Sends a request over `connection` without waiting for a reply."""
-        connection.request_oneway(self._command(code, header, b""))
+        connection.request_oneway(self.command(code, header, b""))
 
-    def _command(self, code: RequestCode, header: Request | None, body: bytes) -> Command:
-        command = Command(code, {} if header is None else fields.write(header), body)
-        self._sign(command)
+    def command(self, code: RequestCode, header: Arguments, body: bytes) -> Command:
+        """Returns a request, signed if this client has credentials. It takes over arguments that are a dict."""
+        if header is None:
+            header = {}
+        command = Command(code, header if isinstance(header, dict) else fields.write(header), body)
+        if self._signer is not None:
+            self._signer.sign(command)
         return command
 
     def _sign(self, command: Command) -> None:
@@ -181,7 +189,7 @@ class ClientInstance:
     async def _register(self, address: str, connection: Connection) -> None:
         if not self.has_groups:
             return
-        command = self._command(RequestCode.HEART_BEAT, None, self._heartbeat().to_bytes())
+        command = self.command(RequestCode.HEART_BEAT, None, self._heartbeat().to_bytes())
         check_reply(await connection.request(command, self.config.timeout_s), RequestCode.HEART_BEAT, address)
 
     def _heartbeat(self) -> HeartbeatData:

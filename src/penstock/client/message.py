@@ -6,10 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property, lru_cache
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
-from penstock.errors import BadMessage
+import msgspec
+
+from penstock.errors import BadMessage, CorruptData
+from penstock.format import kernels
 from penstock.format.constants import (
     DELAY,
     KEY_SEPARATOR,
@@ -21,7 +24,7 @@ from penstock.format.constants import (
     WAIT,
 )
 from penstock.format.properties import check_property
-from penstock.format.record import Record
+from penstock.format.record import Record, decode_record
 from penstock.format.topics import check_topic
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import ResponseCode
@@ -65,8 +68,9 @@ class Message:
         are_texts = type(self.tags) is str and type(self.sharding_key) is str
         if self.keys or self.properties or self.delay_level or self.flag or not are_texts:
             self._check_types()
-        for name, value in self.all_properties().items():
-            check_property(name, value)
+        if not self.is_bare:
+            for name, value in self.all_properties().items():
+                check_property(name, value)
 
     def _check_types(self) -> None:
         """Raises BadMessage if an argument other than topic, body and the properties' values has a wrong type."""
@@ -82,19 +86,30 @@ class Message:
             raise BadMessage(f"`flag` must be an integer of 32 bits, not {self.flag!r}")
 
     @property
+    def is_bare(self) -> bool:
+        """Whether no property stores anything of the message."""
+        has_texts = self.tags or self.keys or self.properties or self.sharding_key
+        return not has_texts and self.wait and not self.delay_level
+
+    @property
     def is_delayed(self) -> bool:
         """Whether the message has a delay, by its level or by the property DELAY."""
         return self.delay_level > 0 or DELAY in self.properties
 
     def all_properties(self) -> dict[str, str]:
         """Returns `properties`, and the properties that store the other fields."""
-        keys = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
-        fields = {TAGS: self.tags, KEYS: keys, SHARDING_KEY: self.sharding_key}
+        properties = dict(self.properties)
+        if self.tags:
+            properties[TAGS] = self.tags
+        if self.keys and (keys := self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)):
+            properties[KEYS] = keys
+        if self.sharding_key:
+            properties[SHARDING_KEY] = self.sharding_key
         if self.delay_level > 0:
-            fields[DELAY] = str(self.delay_level)
+            properties[DELAY] = str(self.delay_level)
         if not self.wait:
-            fields[WAIT] = "false"
-        return {**self.properties, **{name: value for name, value in fields.items() if value}}
+            properties[WAIT] = "false"
+        return properties
 
 
 _check_topic_once: Final = lru_cache(256)(check_topic)
@@ -115,27 +130,71 @@ def check_delay_level(level: int) -> None:
         raise BadMessage(f"there is no delay level {level!r}; levels are 0 (none) to {MAX_DELAY_LEVEL}")
 
 
+class Origin(NamedTuple):
+    """Where messages of one page came from, and the limit of a decompressed body, in bytes."""
+
+    broker_name: str
+    body_limit: int
+
+
 class ReceivedMessage:
     """A message from a broker. For a retry, `topic` is the original topic, not the retry topic."""
 
+    __slots__ = (
+        "__dict__",  # a program may note something on a message
+        "__weakref__",
+        "_body",
+        "_encoded",
+        "_origin",
+        "_record",
+        "queue_offset",
+        "reconsume_times",
+        "size",
+        "topic",
+    )
+
+    topic: str
+    queue_offset: int
+    reconsume_times: int
+    """The number of failed deliveries so far."""
+    size: int
+    """Size of the stored record, in bytes."""
+    _record: Record | None
+    _encoded: bytes
+    """The record's bytes, as long as `_record` is None."""
+    _body: bytes | None
+    _origin: Origin
+
     def __init__(self, record: Record, broker_name: str, *, limit: int = MAX_SIZE) -> None:
-        self.record = record
-        """The record as stored by the broker."""
-        self.broker_name = broker_name
+        self._record = record
+        self._encoded = b""
+        self._body = None
+        self._origin = Origin(broker_name, limit)
         self.topic = record.topic
+        self.queue_offset = record.queue_offset
+        self.reconsume_times = record.reconsume_times
+        self.size = record.size
         if record.topic.startswith(RETRY_PREFIX):
             self.topic = record.properties.get(RETRY_TOPIC, record.topic)
-        self.reconsume_times = record.reconsume_times
-        """The number of failed deliveries so far."""
-        self._limit = limit
 
     def __repr__(self) -> str:
         return f"<message {self.msg_id} of {self.topic}, queue {self.queue_id} at {self.queue_offset}>"
 
-    @cached_property
+    @property
+    def record(self) -> Record:
+        """The record as stored by the broker. It is decoded on first access."""
+        record = self._record
+        if record is None:
+            record = self._record = decode_record(self._encoded)
+        return record
+
+    @property
     def body(self) -> bytes:
         """The decompressed body. Raises BadRequest if it cannot be decompressed or is larger than the limit."""
-        return self.inflated(self._limit)
+        body = self._body
+        if body is None:
+            body = self._body = self.inflated(self._origin.body_limit)
+        return body
 
     @property
     def text(self) -> str:
@@ -155,6 +214,10 @@ class ReceivedMessage:
     def inflated(self, limit: int) -> bytes:
         """Returns the decompressed body like `body`, within another limit in bytes, and does not keep it."""
         return inflate_body(self.record.body, self.record.sys_flag, limit)
+
+    @property
+    def broker_name(self) -> str:
+        return self._origin.broker_name
 
     @property
     def tags(self) -> str:
@@ -183,10 +246,6 @@ class ReceivedMessage:
         return self.record.queue_id
 
     @property
-    def queue_offset(self) -> int:
-        return self.record.queue_offset
-
-    @property
     def queue(self) -> MessageQueue:
         """The queue that the message was read from; for a retry, a queue of the retry topic."""
         return MessageQueue(broker_name=self.broker_name, queue_id=self.queue_id, topic=self.record.topic)
@@ -203,10 +262,32 @@ class ReceivedMessage:
     def store_timestamp(self) -> int:
         return self.record.store_timestamp
 
-    @property
-    def size(self) -> int:
-        """Size of the stored record, in bytes."""
-        return self.record.size
+
+def decode_page(data: bytes | memoryview, broker_name: str, limit: int) -> list[ReceivedMessage]:
+    """Returns the messages of concatenated records, which are decoded no further than a consumer needs. Raises
+    CorruptData if one is malformed. `limit` is that of a decompressed body.
+    """
+    records, at, reason = kernels.split_records(data)
+    if reason:
+        from penstock.format.kernel_row_types import Reason
+
+        raise CorruptData(f"not a valid record: {Reason(reason).name}", offset=at)
+    messages, new, origin = [], ReceivedMessage.__new__, Origin(broker_name, limit)
+    for encoded, topic, queue_offset, reconsume_times, body in records:
+        message = new(ReceivedMessage)
+        message._record = None
+        message._encoded = encoded
+        message._body = body
+        message._origin = origin
+        message.topic = topic
+        message.queue_offset = queue_offset
+        message.reconsume_times = reconsume_times
+        message.size = len(encoded)
+        messages.append(message)
+    if records and records[0][1].startswith(RETRY_PREFIX):
+        for message in messages:
+            message.topic = message.properties.get(RETRY_TOPIC, message.topic)
+    return messages
 
 
 class SendStatus(StrEnum):
@@ -230,8 +311,7 @@ STATUSES: Final = {
 """The send status for each response code that means "stored"."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(msgspec.Struct, frozen=True, gc=False):
     """The result of a send: the message's status, ids, queue and queue offset."""
 
     status: SendStatus

@@ -11,10 +11,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from penstock.client.assignment import ProcessQueue
-from penstock.client.handlers import DeadLetter, HandlerRunner, Later
+from penstock.client.handlers import DeadLetter, HandlerRunner, Later, Outcome
 from penstock.client.instance import ClientInstance
 from penstock.client.message import ReceivedMessage
 from penstock.client.offsets import OffsetStore
@@ -136,37 +137,57 @@ def log_failure(message: ReceivedMessage, outcome: Later | DeadLetter, max_times
 class FairQueues:
     """Messages that wait for a worker, by queue. The queues take turns, so none waits behind a long one."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: Callable[[str, int], int] = lambda topic, waiting: 1) -> None:
+        """`limit` returns how many messages of a topic are taken at once if so many of all topics wait."""
+        self._limit = limit
         self._by_queue: dict[ProcessQueue, deque[ReceivedMessage]] = {}
         """Only queues with messages, the one whose turn is next first."""
+        self._count = 0
         self._idle: deque[asyncio.Future[None]] = deque()
         self._closed = False
 
     def put(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
-        if messages:
+        if messages and not self._closed:
             self._by_queue.setdefault(process_queue, deque()).extend(messages)
-            self._wake(len(messages))
+            self._count += len(messages)
+            self._wake()
 
-    async def take(self, limit: int) -> tuple[ProcessQueue, list[ReceivedMessage]] | None:
-        """Returns up to `limit` messages of one topic, of the next queue in turn; None after `close`."""
+    def put_back(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+        """Makes messages that were taken the first ones of their queue."""
+        if messages and not self._closed:
+            self._by_queue.setdefault(process_queue, deque()).extendleft(reversed(messages))
+            self._count += len(messages)
+            self._wake()
+
+    async def take(self) -> tuple[ProcessQueue, list[ReceivedMessage]] | None:
+        """Returns messages of one topic, of the next queue in turn; None after `close`."""
         while not self._closed:
-            if not self._by_queue:
-                idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._idle.append(idle)
-                await idle
-                continue
+            taken = self.take_now()
+            if taken is not None:
+                return taken
+            idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(idle)
+            await idle
+        return None
+
+    def take_now(self) -> tuple[ProcessQueue, list[ReceivedMessage]] | None:
+        """Like `take`, but returns None if no message waits."""
+        while self._by_queue:
             process_queue = next(iter(self._by_queue))
             waiting = self._by_queue.pop(process_queue)
             if process_queue.dropped:
+                self._count -= len(waiting)
                 continue
-            if limit == 1:
-                taken = [waiting.popleft()]
-            else:
-                taken = first_alike(waiting, limit)
-                for _ in taken:
-                    waiting.popleft()
+            topic = process_queue.queue.topic
+            limit = self._limit(topic, self._count)
+            if limit > 1 and topic.startswith(RETRY_PREFIX):
+                limit = len(first_alike(waiting, limit))
+            taken = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
+            self._count -= len(taken)
             if waiting:
                 self._by_queue[process_queue] = waiting  # behind all others
+            if self._by_queue:
+                self._wake()  # the taker may be busy for long
             return process_queue, taken
         return None
 
@@ -174,14 +195,16 @@ class FairQueues:
         """Drops all messages and lets every `take` return None."""
         self._closed = True
         self._by_queue.clear()
-        self._wake(len(self._idle))
+        while self._idle:
+            self._wake()
 
-    def _wake(self, count: int) -> None:
-        while count and self._idle:
+    def _wake(self) -> None:
+        """Wakes one taker, which wakes the next one if there is more."""
+        while self._idle:
             idle = self._idle.popleft()
             if not idle.done():
                 idle.set_result(None)
-                count -= 1
+                return
 
 
 def first_alike(waiting: Iterable[ReceivedMessage], limit: int) -> list[ReceivedMessage]:
@@ -210,7 +233,7 @@ class ConcurrentConsumption:
         self._runner = runner
         self._offsets = offsets
         self._send_backs = send_backs
-        self._waiting = FairQueues()
+        self._waiting = FairQueues(runner.limit)
         self._workers = [asyncio.create_task(self._run_worker()) for _ in range(max_in_flight)]
         self._retry_timers: set[asyncio.TimerHandle] = set()
 
@@ -236,7 +259,8 @@ class ConcurrentConsumption:
         await asyncio.gather(*late, return_exceptions=True)
 
     async def _run_worker(self) -> None:
-        while (taken := await self._waiting.take(self._runner.batch_size)) is not None:
+        waiting = self._waiting
+        while (taken := waiting.take_now() or await waiting.take()) is not None:
             process_queue, messages = taken
             try:
                 await self._consume(process_queue, messages)
@@ -249,8 +273,19 @@ class ConcurrentConsumption:
                 log.exception("delivery of %r failed", messages[0])
                 self._retry_later(process_queue, [each for each in messages if process_queue.holds(each)])
 
-    async def _consume(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
-        outcomes = await self._runner.run(messages)
+    async def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        outcomes = await self._runner.run(messages, partial(self._waiting.put_back, process_queue))
+        if len(outcomes) < len(messages):
+            del messages[len(outcomes) :]  # they were given back
+        if any(outcomes):
+            await self._consume_each(process_queue, messages, outcomes)
+        elif not process_queue.dropped:
+            process_queue.remove(messages)
+            self._offsets.update(process_queue.queue, process_queue.commit_offset)
+
+    async def _consume_each(
+        self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage], outcomes: Sequence[Outcome]
+    ) -> None:
         for message, outcome in zip(messages, outcomes, strict=True):
             if process_queue.dropped:
                 return
@@ -258,7 +293,7 @@ class ConcurrentConsumption:
                 message.reconsume_times += 1
                 self._retry_later(process_queue, [message])
                 continue
-            process_queue.remove(message)
+            process_queue.remove([message])
             if not process_queue.dropped:
                 self._offsets.update(process_queue.queue, process_queue.commit_offset)
 
@@ -404,7 +439,7 @@ class OrderedConsumption:
         if worker.waiting:  # `end` may have cleared it during the handler call
             worker.waiting.popleft()
         process_queue = worker.process_queue
-        process_queue.remove(message)
+        process_queue.remove([message])
         if not process_queue.dropped:
             self._offsets.update(process_queue.queue, process_queue.commit_offset)
 

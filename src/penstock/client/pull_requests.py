@@ -13,10 +13,9 @@ from enum import StrEnum
 from typing import Final
 
 from penstock.client.instance import ClientInstance
-from penstock.client.message import ReceivedMessage
+from penstock.client.message import ReceivedMessage, decode_page
 from penstock.clock import now_ms
 from penstock.errors import BadMessage, BadRequest, BadSettings, NoRoute
-from penstock.format.record import decode_record
 from penstock.format.topics import check_topic
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.routes import MASTER
@@ -164,13 +163,11 @@ class Fetcher:
         raise NoRoute(f"no known route has broker '{queue.broker_name}'; start it, or fetch the queues again")
 
     def _messages(self, body: bytes | memoryview, pull: Pull) -> list[ReceivedMessage]:
-        messages, at = [], 0
-        while at < len(body):
-            record = decode_record(body, at)
-            at += record.size
-            if matches(pull.subscription, record.tags):
-                messages.append(ReceivedMessage(record, pull.queue.broker_name, limit=self._body_limit))
-        return messages
+        messages = decode_page(body, pull.queue.broker_name, self._body_limit)
+        subscription = pull.subscription
+        if subscription.expression_type != TAG or not subscription.tags_set:
+            return messages
+        return [message for message in messages if matches(subscription, message.tags)]
 
 
 async def pull_records(instance: ClientInstance, pull: Pull, address: str, broker_id: int = MASTER) -> PulledRecords:

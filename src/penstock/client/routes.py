@@ -205,6 +205,10 @@ class Routes:
             raise
         return Route(topic, TopicRouteData.from_bytes(reply.body))
 
+    def known(self, topic: str) -> Route | None:
+        """Returns the cached route, or None."""
+        return self._known.get(topic)
+
     async def find(self, topic: str) -> Route:
         """Returns the cached route, or fetches it. Raises the errors of `fetch`."""
         return self._known.get(topic) or await self._fetch_once(topic, lambda: self.fetch(topic))

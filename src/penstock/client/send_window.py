@@ -20,13 +20,16 @@ from penstock.errors import Unreachable
 
 
 class SendTurn:
-    """The turn of one send: a `remoting.connection.Flight` for its frames."""
+    """The turn of one request, which has one send or the sends of a batch: a `remoting.connection.Flight` for its
+    frames.
+    """
 
-    __slots__ = ("_has_ended", "_number", "_unsettled", "_window", "frames", "started_at")
+    __slots__ = ("_has_ended", "_numbers", "_unsettled", "_window", "frames", "started_at")
 
-    def __init__(self, window: SendWindow, number: int) -> None:
+    def __init__(self, window: SendWindow, numbers: Sequence[int]) -> None:
+        """`numbers` are what `SendWindow` gave to the sends."""
         self._window = window
-        self._number = number
+        self._numbers = numbers
         self._unsettled = 0
         self._has_ended = False
         self.frames = 0
@@ -44,39 +47,24 @@ class SendTurn:
         if self._unsettled:  # not after `let_go`
             self._unsettled -= 1
             if self._has_ended and not self._unsettled:
-                self._window.free()
+                self._window.free(len(self._numbers))
 
     def let_go(self) -> None:
-        """The frames written so far no longer count. Only for a send that has not ended."""
+        """The frames written so far no longer count. Only for a request that has not ended."""
         self._unsettled = 0
 
+    def split(self) -> list[SendTurn]:
+        """Ends this turn and returns one for each of its sends. The frames written so far no longer count."""
+        numbers, self._numbers = self._numbers, ()
+        self._unsettled = 0
+        return [SendTurn(self._window, (number,)) for number in numbers]
+
     def end(self) -> None:
-        """The send has its result or its error. Called once."""
+        """The sends have their results or errors. Called once."""
         self._has_ended = True
-        self._window.ended(self._number)
+        self._window.ended(self._numbers)
         if not self._unsettled:
-            self._window.free()
-
-
-class SharedFlight:
-    """The frame of a batch: it is written and settled for the turns of all its messages."""
-
-    __slots__ = ("_turns",)
-
-    def __init__(self, turns: Sequence[SendTurn]) -> None:
-        self._turns = turns
-
-    def written(self) -> None:
-        for turn in self._turns:
-            turn.written()
-
-    def settled(self) -> None:
-        for turn in self._turns:
-            turn.settled()
-
-    def let_go(self) -> None:
-        for turn in self._turns:
-            turn.let_go()
+            self._window.free(len(self._numbers))
 
 
 class SendWindow:
@@ -91,33 +79,40 @@ class SendWindow:
         self._drains: list[tuple[int, asyncio.Future[None]]] = []
         self._closed = False
 
-    def take(self) -> SendTurn | None:
-        """Returns a turn if one is free. Raises Unreachable if the producer is closed."""
+    def take(self) -> int:
+        """Takes a turn if one is free: returns the number of a new send, for a `SendTurn`, and 0 if none is free.
+        Raises Unreachable if the producer is closed.
+        """
         if self._closed:
             raise _closed()
         if not self._free:
-            return None
+            return 0
         self._free -= 1
-        return SendTurn(self, self._begin())
+        self._begun = number = self._begun + 1
+        self._active[number] = None
+        return number
 
-    async def wait(self) -> SendTurn:
-        """Waits for a turn. Raises Unreachable if the producer is closed meanwhile."""
-        number = self._begin()
+    async def wait(self) -> int:
+        """Waits for a turn and returns the number of its send. Raises Unreachable if the producer is closed
+        meanwhile.
+        """
+        self._begun = number = self._begun + 1
+        self._active[number] = None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
             await future
         except BaseException:
-            self.ended(number)
+            self.ended((number,))
             if future.done() and not future.cancelled() and future.exception() is None:
-                self.free()  # the caller was cancelled in the moment in which its turn came: it goes to the next one
+                self.free(1)  # the caller was cancelled in the moment in which its turn came: it goes to the next one
             raise
-        return SendTurn(self, number)
-
-    def _begin(self) -> int:
-        self._begun = number = self._begun + 1
-        self._active[number] = None
         return number
+
+    def give_back(self, number: int) -> None:
+        """Ends a send that has its turn, but got no further."""
+        self.ended((number,))
+        self.free(1)
 
     async def drain(self) -> None:
         """Returns when every send that has begun by now has ended."""
@@ -136,17 +131,18 @@ class SendWindow:
 
     # -- for turns -------------------------------------------------------------------------------------------
 
-    def free(self) -> None:
-        """Gives a turn to the send that has waited longest."""
-        while self._waiting:
+    def free(self, count: int) -> None:
+        """Gives turns to the sends that have waited longest."""
+        while count and self._waiting:
             future = self._waiting.popleft()
             if not future.done():
                 future.set_result(None)
-                return
-        self._free += 1
+                count -= 1
+        self._free += count
 
-    def ended(self, number: int) -> None:
-        del self._active[number]
+    def ended(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            del self._active[number]
         if self._drains:
             oldest = next(iter(self._active), self._begun + 1)
             for last, drained in self._drains:

@@ -20,7 +20,8 @@ from typing import Final, Self, TypeAlias
 
 from penstock.client.config import Namesrv
 from penstock.client.message import Message, ReceivedMessage, SendResult
-from penstock.client.producer import Producer, ProducerOptions, pack
+from penstock.client.producer import Producer, ProducerOptions
+from penstock.client.send_requests import pack
 from penstock.errors import BadMessage, PenstockError
 from penstock.format.constants import PGROUP, TRAN_MSG, UNIQ_KEY
 from penstock.format.message_id import decode_message_id
@@ -117,7 +118,7 @@ class TransactionProducer(Producer):
     async def _end(self, sent: SendResult, state: TransactionState) -> bool:
         header = self._header(sent.offset_msg_id, sent.queue_offset, sent.msg_id, sent.queue.topic, state)
         try:
-            address = (await self._route(sent.queue.topic)).masters[sent.queue.broker_name]
+            address = (await self._sender.route(sent.queue.topic)).masters[sent.queue.broker_name]
             if state in _UNANSWERED:
                 await self._instance.request_oneway(address, RequestCode.END_TRANSACTION, header)
                 return False

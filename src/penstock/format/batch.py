@@ -20,7 +20,8 @@ from penstock.format.constants import MAX_PROPERTIES_LENGTH
 
 _HEAD = struct.Struct(">iiiii")
 _PROPERTIES_LENGTH = struct.Struct(">h")
-_FIXED_SIZE = _HEAD.size + _PROPERTIES_LENGTH.size
+FIXED_SIZE = _HEAD.size + _PROPERTIES_LENGTH.size
+"""The size of a message in a batch without its body and properties."""
 
 
 class BatchItem(NamedTuple):
@@ -41,7 +42,7 @@ def encode_batch_body(items: Iterable[BatchItem | tuple[int, bytes, bytes]]) -> 
                 expected=f"at most {MAX_PROPERTIES_LENGTH} bytes",
                 found=len(properties),
             )
-        size = _FIXED_SIZE + len(body) + len(properties)
+        size = FIXED_SIZE + len(body) + len(properties)
         pieces += [_HEAD.pack(size, 0, 0, flag, len(body)), body]
         pieces += [_PROPERTIES_LENGTH.pack(len(properties)), properties]
     return b"".join(pieces)
@@ -51,7 +52,7 @@ def decode_batch_body(data: bytes) -> list[BatchItem]:
     """Returns the messages in a batch's body. Raises BadMessage if the lengths are inconsistent."""
     items, at = [], 0
     while at < len(data):
-        if len(data) - at < _FIXED_SIZE:
+        if len(data) - at < FIXED_SIZE:
             raise BadMessage("a batch ends in the middle of a message", offset=at)
         size, _, _, flag, body_length = _HEAD.unpack_from(data, at)
         body_at = at + _HEAD.size

@@ -19,7 +19,7 @@ _TOO_MANY_ZEROS = bytes(MAX_ZEROS)
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """Returns the property string, in the mapping's order, without a trailing separator. Raises BadMessage."""
     text = PROPERTY_SEPARATOR.join(
-        f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items() if name and value
+        [f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items() if name and value]
     )
     try:
         return text.encode("utf-8", "surrogateescape")

@@ -57,12 +57,27 @@ class Flight(Protocol):
         """
 
 
+class ReplyTo(Protocol):
+    """Receives the reply to one request, or the error instead of it: a future, or an object that needs no turn of the
+    loop for it. None of the methods may raise.
+    """
+
+    def done(self) -> bool:
+        """Whether it no longer waits."""
+
+    def set_result(self, reply: Command, /) -> None: ...
+
+    def set_exception(self, error: PenstockError, /) -> None: ...
+
+    def cancel(self) -> object: ...
+
+
 class _Pending:
     """One request without a reply. Its deadline starts when its frame is written."""
 
     __slots__ = ("deadline", "flight", "future", "is_late", "timeout_s")
 
-    def __init__(self, future: asyncio.Future[Command], timeout_s: float, flight: Flight | None) -> None:
+    def __init__(self, future: ReplyTo, timeout_s: float, flight: Flight | None) -> None:
         self.future = future
         self.timeout_s = timeout_s
         self.deadline = math.inf
@@ -91,18 +106,17 @@ class PendingRequests:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, timeout_s: float, flight: Flight | None = None) -> tuple[int, asyncio.Future[Command]]:
-        """Returns a new id, and a future that gets the reply, or NoAnswer `timeout_s` after `frames_written`."""
+    def add(self, timeout_s: float, reply_to: ReplyTo, flight: Flight | None = None) -> int:
+        """Returns a new id. `reply_to` gets the reply, or NoAnswer `timeout_s` after `frames_written`."""
         opaque = self._last
         while True:
             opaque = opaque + 1 if opaque < _LAST_ID else 1
             if opaque not in self._waiting:
                 break
         self._last = opaque
-        future: asyncio.Future[Command] = self._loop.create_future()
-        self._waiting[opaque] = pending = _Pending(future, timeout_s, flight)
+        self._waiting[opaque] = pending = _Pending(reply_to, timeout_s, flight)
         self._unwritten.append(pending)
-        return opaque, future
+        return opaque
 
     def frames_written(self, now: float) -> None:
         """Starts the deadlines of the requests that were added since the last call: their frames are written."""
@@ -286,6 +300,9 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self._put(command)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if not (self._batching or self._flush_is_due):
             self._flush_is_due = True
             self._loop.call_soon(self._flush)
@@ -311,20 +328,30 @@ class Connection(asyncio.Protocol):
             await self.until_writable(timeout_s)
         if self.closed:
             raise self._gone()
-        opaque, reply = self._pending.add(timeout_s, flight)
-        command.opaque = opaque
-        try:
-            self.send(command)
-        except BaseException:
-            self._pending.discard(opaque)
-            raise
-        if flight is not None:
-            flight.written()
+        reply: asyncio.Future[Command] = self._loop.create_future()
+        opaque = self.enqueue_request(command, timeout_s, reply, flight)
+        self._flush_soon()
         try:
             return await reply
         except BaseException:
             self._pending.give_up(opaque)
             raise
+
+    def enqueue_request(
+        self, command: Command, timeout_s: float, reply_to: ReplyTo, flight: Flight | None = None
+    ) -> int:
+        """Like `request`, but waits for nothing: `reply_to` gets the reply or the error, and the request leaves with
+        the next `flush`, which the caller must call. The connection must be open. Returns the request's opaque.
+        """
+        command.opaque = opaque = self._pending.add(timeout_s, reply_to, flight)
+        try:
+            self._put(command)
+        except BaseException:
+            self._pending.discard(opaque)
+            raise
+        if flight is not None:
+            flight.written()
+        return opaque
 
     def request_oneway(self, command: Command) -> None:
         """Sends a request that gets no reply. Drops it if the connection is closed."""
