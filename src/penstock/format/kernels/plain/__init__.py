@@ -42,12 +42,14 @@ from penstock.format.kernels.plain.record import (
     walk,
     write_blank,
 )
+from penstock.format.kernels.plain.requests import RequestPath
 
 __all__ = [
     "Appender",
     "PageReader",
     "RangeBuilder",
     "ReaderCount",
+    "RequestPath",
     "Residency",
     "TopicTable",
     "check_chains",
