@@ -209,7 +209,8 @@ class Server:
         self._limits = limits or ConnectionLimits()
         self._tls = tls
         self._before = before
-        self._serve_frames = serve_frames
+        self.serve_frames = serve_frames
+        """Gets all frames before the handlers; None if the handlers serve them all."""
         self._pool = ServerConnections(self._limits, on_refused)
         self._acceptor: Acceptor | None = None
         self._tasks = tasks or Supervisor(_logger)
@@ -259,7 +260,7 @@ class Server:
 
     def _make(self) -> Connection:
         return Connection(
-            self._handlers, self._limits, before=self._before, pool=self._pool, serve_frames=self._serve_frames
+            self._handlers, self._limits, before=self._before, pool=self._pool, serve_frames=self.serve_frames
         )
 
     def _sweep(self) -> None:
