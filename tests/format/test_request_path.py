@@ -26,12 +26,18 @@ PULL = PLACE | {
     "subVersion": "1",
     "subscription": "*",
 }
+SEND_BATCH = {**SEND, "m": "true", "i": ""}
+ONE_MESSAGE = encode_batch_body([(5, b"body", b"TAGS\x01A\x02")])
+BATCH = ONE_MESSAGE + encode_batch_body([(-1, b"", b"KEYS\x01\xe2\x82\xac")])
 ORDINARY: dict[str, Command] = {
     "a send": Command(310, SEND, b"body", 7),
     "a send, version 1": Command(10, SEND_V1, b"body", 7),
     "a send without properties": Command(310, {k: v for k, v in SEND.items() if k != "i"}, b"", 7),
     "a send with all fields": Command(310, {**SEND, "j": "2", "k": "false", "l": "16", "m": "false", "n": "b"}, b"x"),
     "a send by code 320 that is no batch": Command(320, SEND, b"body", 7),
+    "a batch": Command(320, SEND_BATCH, BATCH, 7),
+    "a batch of one, version 1": Command(10, {**SEND_V1, "properties": "", "batch": "true"}, ONE_MESSAGE),
+    "a one-way batch": Command(320, {**SEND_BATCH, "i": "WAIT\x01true\x02"}, BATCH, 7, ONE_WAY),
     "a one-way send": Command(310, SEND, b"body", 7, ONE_WAY),
     "a send with unknown fields": Command(310, {**SEND, "zz": "1", "topic": "other"}, b"x"),
     "a send whose properties wait": Command(310, {**SEND, "i": "WAIT\x01true\x02KEYS\x01k"}, b"x"),
@@ -68,7 +74,16 @@ LEFT: dict[str, Command] = {
     "properties with a record's CRC": Command(310, {**SEND, "i": "__CRC32#\x011"}),
     "properties that are too long": Command(310, {**SEND, "i": "a\x01" + "b" * 32_767}),
     "properties longer than the scratch": Command(310, {**SEND, "i": "a\x01" + "b" * 70_000}),
-    "a batch": Command(320, {**SEND, "m": "true"}, encode_batch_body([(0, b"x", b"")])),
+    "a batch with properties of its own": Command(320, {**SEND, "m": "true"}, BATCH),
+    "an empty batch": Command(320, SEND_BATCH),
+    "a batch that is cut off": Command(320, SEND_BATCH, BATCH[:-1]),
+    "a batch with a delay": Command(320, SEND_BATCH, BATCH + encode_batch_body([(0, b"x", b"DELAY\x011")])),
+    "a batch whose properties are not UTF-8": Command(320, SEND_BATCH, encode_batch_body([(0, b"", b"\xff")])),
+    "a batch whose last message is not ordinary": Command(
+        320, SEND_BATCH, BATCH + encode_batch_body([(0, b"", b"__CRC32#\x011")])
+    ),
+    "a batch of a transaction": Command(320, {**SEND_BATCH, "f": "8"}, BATCH),
+    "a batch of too many messages": Command(320, SEND_BATCH, encode_batch_body([(0, b"", b"")] * 10_001)),
     "a boolean of another kind": Command(310, {**SEND, "k": "TRUE"}),
     "a message larger than the log": Command(310, SEND, bytes(LOG_BYTES)),
     "a pull with tags of its own": Command(11, {**PULL, "subscription": "A || B"}),

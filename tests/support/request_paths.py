@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 from penstock.broker.remoting.reply_frames import BARE_PIECES, PULL_PIECES, QUERY_PIECES, SendReplyFrames
 from penstock.broker.send import plain_text
+from penstock.format.batch import decode_batch_body
 from penstock.format.kernels import _compiled
+from penstock.format.properties import join_properties
 from penstock.format.record import decode_record
 from penstock.protocol.command import Command
 from penstock.protocol.frame import FrameReader, encode
@@ -25,6 +27,13 @@ NOW = 1_794_765_215_418
 LOG_BYTES = 256 << 10
 FOUND = b"records" * 3
 SEND_KINDS: dict[int, type[SendMessage]] = {10: SendMessage, 310: SendMessageV2, 320: SendMessageV2}
+
+
+def batch_items(body: bytes) -> list[tuple[int, bytes, bytes]]:
+    """The messages of a batch, each with the properties to store."""
+    return [
+        (item.flag, item.body, join_properties(item.properties, SUFFIX.encode())) for item in decode_batch_body(body)
+    ]
 
 
 class FoundPage(NamedTuple):
@@ -113,14 +122,33 @@ class CheckedPath:
             yield at, record
             at += record.size
 
+    def _check_batch(
+        self, command: Command, request: SendMessage, records: Iterator[tuple[int, Any]]
+    ) -> Iterator[bytes]:
+        assert request.properties in ("", "WAIT\x01true", "WAIT\x01true\x02")
+        ids, first = [], None
+        for flag, body, text in batch_items(bytes(command.body)):
+            at, record = next(records)
+            first = record.queue_offset if first is None else first
+            ids.append("7F" + at.to_bytes(8).hex().upper())
+            assert (record.topic, record.queue_id, record.flag) == (request.topic, request.queue_id, flag)
+            assert record.body == body
+            assert self.log[at : at + record.size].endswith(len(text).to_bytes(2, "big") + text)
+        place = {"queueId": str(request.queue_id), "queueOffset": str(first)}
+        ext = {"msgId": ",".join(ids), **place, "MSG_REGION": "here", "TRACE_ON": "true"}
+        if not command.is_oneway:
+            yield encode(command.reply(0, None, ext))
+
     def _check(self, command: Command, records: Iterator[tuple[int, Any]], asked: Iterator[Any]) -> Iterator[bytes]:
         kind = SEND_KINDS.get(command.code)
         ext: dict[str, str] = {}
         body, remark = b"", None
         if kind is not None:
             request = command.read(kind)
+            if request.batch:
+                yield from self._check_batch(command, request, records)
+                return
             at, record = next(records)
-            assert not request.batch
             assert (record.topic, record.queue_id, record.flag) == (request.topic, request.queue_id, request.flag)
             assert 0 <= request.queue_id < TOPICS[request.topic]
             assert record.body == command.body

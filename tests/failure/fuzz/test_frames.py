@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from support.effort import TWINS, chosen_seed, tell_progress
 
 from penstock.errors import BadFrame, BadRequest
+from penstock.format.batch import encode_batch_body
 from penstock.format.config_tables import SubscriptionGroup, TopicConfigs
 from penstock.protocol import Command, FrameReader, RequestCode, encode, write
 from penstock.protocol.bodies.admin import decode_config
@@ -130,7 +131,9 @@ def hot_seeds() -> list[bytes]:
         Command(310, write(SEND), b"body" * 20),
         Command(310, {**write(SEND), "i": "WAIT\x01true\x02KEYS\x01\u20ac", "m": "false"}, b"", flag=2),
         Command(10, {name: str(getattr(SEND, field)) for field, name in LONG_NAMES.items()}, b"x"),
-        Command(320, {**write(SEND), "m": "true"}, b"\0" * 30),
+        Command(
+            320, {**write(SEND), "m": "true", "i": ""}, encode_batch_body([(0, b"x", b"TAGS\x01A"), (1, b"y" * 9, b"")])
+        ),
         Command(11, {**place, **pull, "subVersion": "1", "subscription": "*", "expressionType": "TAG"}),
         Command(361, {**place, **pull, "subVersion": "1", "sysFlag": "1"}),
         Command(15, {**place, "commitOffset": "12"}),

@@ -534,6 +534,28 @@ cdef int64_t plain_properties(
     return size
 
 
+cdef int64_t check_batch(const uint8_t* item, int64_t left) noexcept nogil:
+    """Returns how many messages the body of a batch has; 0 if it is not an ordinary one."""
+    cdef int64_t count = 0, size, body_size, properties_size
+    if memmem(item, left, b"DELAY\x01", 6) != NULL or memmem(item, left, b"TRAN_MSG\x01", 9) != NULL:
+        return 0
+    while left > 0:
+        if left < 22:
+            return 0
+        size, body_size = load32(item), load32(item + 16)
+        if body_size < 0 or size > left or size < 22 + body_size:
+            return 0
+        properties_size = load16(item + 20 + body_size)
+        if properties_size < 0 or 22 + body_size + properties_size != size:
+            return 0
+        if not is_utf8(item + 22 + body_size, properties_size):
+            return 0
+        item += size
+        left -= size
+        count += 1
+    return count
+
+
 cdef inline bint is_plain(const RequestHeader* header, int i) noexcept nogil:
     """Whether a text has neither escapes nor characters beyond ASCII."""
     return header.is_ascii[i] and not header.is_escaped[i]

@@ -7,6 +7,7 @@ cdef enum:
     SCRATCH_BYTES = 65536
     REPLY_ROOM = 4096  # more than a reply takes beside its constant parts and its records
     MAX_CONSTANT = 16384
+    MAX_ITEMS = 10000  # messages of a batch
 
 
 # -- replies -------------------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ cdef class RequestPath:
                 return False
         elif not parse_json(&header, head, head + head_size):
             return False
-        self.make_room()
+        self.make_room(0)
         if header.code == 11 or header.code == 361:
             return body_size == 0 and self.pull(&header)
         if header.code == COMMIT_CODE:
@@ -222,12 +223,11 @@ cdef class RequestPath:
         cdef Piece piece
         cdef Placed placed
         cdef PyObject* queues
-        cdef int64_t size, queue_id = header.numbers[SENT_QUEUE], physical
+        cdef int64_t size, queue_id = header.numbers[SENT_QUEUE], physical, end = 0, count = 1
+        cdef bint is_batch = header.seen >> IS_BATCH & 1 and header.numbers[IS_BATCH]
         if not (is_plain(header, PRODUCER) and is_plain(header, SENT_TOPIC) and is_plain(header, DEFAULT_TOPIC)):
             return False
         if header.seen >> SENT_BROKER & 1 and not is_plain(header, SENT_BROKER):
-            return False
-        if header.seen >> IS_BATCH & 1 and header.numbers[IS_BATCH]:
             return False
         topic = self.topic_of(header.texts[SENT_TOPIC], header.sizes[SENT_TOPIC])
         queues = PyDict_GetItem(self.topics, topic)
@@ -236,6 +236,12 @@ cdef class RequestPath:
         size = self.properties_of(header)
         if size < 0:
             return False
+        if is_batch:  # its own properties must be none, or wait=true: then nothing but the suffix is left
+            if size != PyBytes_GET_SIZE(self.suffix) or body_size > self.appender.max_body_bytes:
+                return False
+            count = check_batch(body, body_size)
+            if not 0 < count <= MAX_ITEMS:
+                return False
         piece.text = <const char*>self.scratch
         piece.size = size
         ordinary.pieces = &piece
@@ -252,13 +258,20 @@ cdef class RequestPath:
         ordinary.reconsume_times = header.numbers[RECONSUMED] if header.seen >> RECONSUMED & 1 else 0
         ordinary.prepared_offset = 0
         queue = queue_id
-        physical = self.appender.append_one(&ordinary, topic, queue, &placed)
+        if is_batch:
+            self.make_room(count * (PyBytes_GET_SIZE(self.message_host) + 17))
+            physical = self.appender.append_batch(
+                &ordinary, body, count, self.suffix, self.scratch, topic, queue, &placed, &end
+            )
+        else:
+            physical = self.appender.append_one(&ordinary, topic, queue, &placed)
+            end = physical + placed.size
         if physical < 0:
             return False
-        self.sent_count += 1
-        self.sent_bytes += placed.size
+        self.sent_count += count
+        self.sent_bytes += end - physical
         if not header.is_one_way:
-            self.reply_sent(header, physical, queue_id, placed.queue_offset)
+            self.reply_sent(header, physical, count, queue_id, placed.queue_offset)
         if PyDict_Size(self.held) and (topic, queue) in self.held:
             self.on_stored(topic, queue)
         return True
@@ -399,9 +412,9 @@ cdef class RequestPath:
 
     # -- replies ---------------------------------------------------------------------------------------------
 
-    cdef int make_room(self) except -1:
-        """Makes room for one more reply."""
-        cdef int64_t needed = self.replies_size + MAX_CONSTANT + REPLY_ROOM
+    cdef int make_room(self, int64_t more) except -1:
+        """Makes room for one more reply, with `more` bytes than most."""
+        cdef int64_t needed = self.replies_size + MAX_CONSTANT + REPLY_ROOM + more
         cdef uint8_t* replies
         if needed > self.replies_room:
             needed = max(needed, 2 * self.replies_room)
@@ -436,24 +449,36 @@ cdef class RequestPath:
             memcpy(p + 12, remark, size)
         return p + 16 + size
 
+    cdef uint8_t* add_ids(self, uint8_t* p, int64_t physical, int64_t count) noexcept:
+        """Writes the ids of messages that were just appended, joined by commas."""
+        while True:
+            p = add_hex(add_bytes(p, self.message_host), physical)
+            count -= 1
+            if not count:
+                return p
+            p[0] = 44
+            p += 1
+            physical += load32(<const uint8_t*>self.appender.target.buf + physical - self.appender.from_offset)
+
     cdef void reply_sent(
-        self, const RequestHeader* header, int64_t physical, int64_t queue_id, int64_t queue_offset
+        self, const RequestHeader* header, int64_t physical, int64_t count, int64_t queue_id, int64_t queue_offset
     ) noexcept:
+        """Lays out the reply to a send of `count` messages, whose records follow each other in the log."""
         cdef uint8_t* start = self.replies + self.replies_size
         cdef uint8_t* p
         cdef uint8_t* fields
         if header.is_binary:
             fields = self.begin_binary(start, header.opaque, NULL, 0)
             p = begin_field(fields, "msgId", 5)
-            store32(p, <int32_t>(PyBytes_GET_SIZE(self.message_host) + 16))
-            p = add_hex(add_bytes(p + 4, self.message_host), physical)
+            store32(p, <int32_t>(count * (PyBytes_GET_SIZE(self.message_host) + 17) - 1))
+            p = self.add_ids(p + 4, physical, count)
             p = add_number_field(p, "queueId", 7, queue_id)
             p = add_number_field(p, "queueOffset", 11, queue_offset)
             p = add_bytes(p, self.binary_tail)
             store32(fields - 4, <int32_t>(p - fields))
         else:
             p = add_bytes(start + FRAME_PREFIX, <bytes>self.send_pieces[0])
-            p = add_hex(add_bytes(p, self.message_host), physical)
+            p = self.add_ids(p, physical, count)
             p = add_number(add_bytes(p, <bytes>self.send_pieces[1]), queue_id)
             p = add_number(add_bytes(p, <bytes>self.send_pieces[2]), queue_offset)
             p = add_number(add_bytes(p, <bytes>self.send_pieces[3]), header.opaque)
