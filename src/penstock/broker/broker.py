@@ -36,6 +36,7 @@ from penstock.broker.registration import BrokerRegistration
 from penstock.broker.remoting.administration import administration_handlers
 from penstock.broker.remoting.calls_to_clients import RemotingClientRequests
 from penstock.broker.remoting.heartbeats_and_locks import client_handlers
+from penstock.broker.remoting.ordinary_requests import OrdinaryCalls, OrdinaryRequests, is_chosen
 from penstock.broker.remoting.send_and_pull import message_handlers
 from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.replication.replication import SAMPLE_S as REPLICATION_SAMPLE_S
@@ -158,6 +159,7 @@ class Broker:
             **administration_handlers(self.core),
         }
         """Handlers of remoting by request code."""
+        self._serve_frames = self._ordinary_requests()
         self._server = self._make_server()
         self._second_server: Server | None = None
 
@@ -173,6 +175,7 @@ class Broker:
     def _assemble(self, requests: ClientRequests, local: IsLocal, compile_sql: SqlCompiler) -> Core:
         state, store, clock, acks = self.state, self.store, self.state.clock, self.pending_acks
         tracing = start_tracing()
+        self._is_guarded = tracing is not None or self.access is not None
         guards: list[Guard] = [self.write_guard] if tracing is None else [tracing, self.write_guard]
         if self.access is None:
             core = Core(only_local(local, self.replication.may_ask), [*guards, ActLog()])
@@ -180,7 +183,7 @@ class Broker:
             rights = self.access.guard(store)
             core = Core(self.access.admission(self.replication.may_ask), [*guards, rights, ActLog()])
         checks = SendChecks(state.topics, state.groups, state.settings, clock)
-        sends = Sends(
+        self._sends = Sends(
             store,
             state.topics,
             checks,
@@ -195,13 +198,15 @@ class Broker:
         transactions.on_end.append(self.transaction_check.on_end)
         followed = self._follows if self.replication.is_slave else None
         reads = SlaveReads(state.settings, followed, corrects=store.settings.offset_check_in_slave)
+        self._pulls = Pulls(state, self.held, MovedOffsets(store, state.settings, clock), reads, compile_sql)
+        self._offsets = Offsets(store, state.offsets, state.topics, state.groups)
         concerns: tuple[Concern, ...] = (
-            sends,
+            self._sends,
             RequestReply(store, state.clients, requests, checks, state.settings, clock),
             SendBacks(state, acks),
-            Pulls(state, self.held, MovedOffsets(store, state.settings, clock), reads, compile_sql),
+            self._pulls,
             transactions,
-            Offsets(store, state.offsets, state.topics, state.groups),
+            self._offsets,
             self._queries,
             Clients(state.clients, state.groups, state.topics, state.settings, requests, compile_sql),
             state.locks,
@@ -214,12 +219,29 @@ class Broker:
             core.add(*concern.operations())
         return core
 
+    def _ordinary_requests(self) -> OrdinaryRequests | None:
+        if self._is_guarded or self.replication.is_slave or not is_chosen():
+            return None
+        calls = OrdinaryCalls(
+            on_stored=self.held.on_stored,
+            count_sent=self.state.counters.count_sent,
+            pull=self._pulls.find_ordinary,
+            commit=self._offsets.commit_ordinary,
+            query=self.state.offsets.query,
+        )
+        frame_bytes = self._limits().frame_bytes
+        return OrdinaryRequests(self.state, self._sends, self.held, calls, self._accepts_messages, frame_bytes)
+
+    def _accepts_messages(self) -> bool:
+        return not self.write_guard.why_not
+
     def _make_server(self) -> Server:
         return Server(
             self.handlers,
             limits=self._limits(),
             tls=self._tls,
             before=None if self.access is None else Signatures(self.access),
+            serve_frames=self._serve_frames,
             tasks=self.state.tasks,
             on_refused=self.state.counters.count_refused,
         )

@@ -112,6 +112,11 @@ class HeldPulls:
     def __len__(self) -> int:
         return sum(len(pulls) for pulls in self._by_client.values())
 
+    @property
+    def queues(self) -> dict[_Key, set[HeldPull]]:
+        """The held pulls by topic and queue id; one dict for all time."""
+        return self._by_queue
+
     def count_of(self, client: Client) -> int:
         return len(self._by_client.get(client, ()))
 

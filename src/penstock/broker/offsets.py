@@ -212,6 +212,20 @@ class Offsets:
         place = request.consumer_group, request.topic, request.queue_id
         self._offsets.commit(*place, request.commit_offset, client)
 
+    def commit_ordinary(self, client: Client, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Like `commit`, by the values of a request. Returns False, and changes nothing, if `commit` would refuse it,
+        or would create the group."""
+        config = self._topics.find(topic)
+        if config is None or not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            return False
+        if is_system_group(group) or self._groups.find(group) is None:
+            return False
+        try:
+            self._offsets.commit(group, topic, queue_id, offset, client)
+        except Refusal:
+            return False
+        return True
+
     def max_offset(self, client: Client, request: GetMaxOffset) -> OffsetReply | Awaitable[OffsetReply]:
         offset = try_read(self._store.max_offset, request.topic, request.queue_id)
         return after_read(self._store, offset, client, lambda end: OffsetReply(offset=end))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
@@ -39,7 +40,8 @@ from penstock.protocol.memory_budget import entry_bytes
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.store.cold_reads import ColdRead
-from penstock.store.message import GetStatus, Message, Page
+from penstock.store.file_io import NotResident
+from penstock.store.message import EVERYTHING, GetStatus, Message, Page
 from penstock.store.message_store import MessageStore
 
 log = logging.getLogger("penstock.broker")
@@ -190,12 +192,9 @@ class Pulls:
         if group is None or not 0 <= request.queue_id < queues:
             group = self._check(client, request)
         selection = self._select(request, group)
-        if flags & COMMIT_OFFSET and self._reads.accepts_commits and not is_system_group(request.consumer_group):
-            try:
-                queue = request.consumer_group, request.topic, request.queue_id
-                self._offsets.commit(*queue, request.commit_offset, client)
-            except Refusal as full:  # the consumer gets its messages all the same
-                self._refusals.warn(f"the offset of a pull by group '{request.consumer_group}' is not kept: {full}")
+        if flags & COMMIT_OFFSET:
+            queue = request.consumer_group, request.topic, request.queue_id
+            self._commit(client, *queue, request.commit_offset)
         page = self._get(request, offset, selection)
         if isinstance(page, ColdRead):
             return self._pull_cold(client, request, selection, page)
@@ -211,6 +210,59 @@ class Pulls:
             if isinstance(page, ColdRead):
                 return self._pull_cold(client, request, selection, page)
         return self._outcome_or_hold(client, request, selection, page)
+
+    def find_ordinary(
+        self,
+        client: Client,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        limit: int,
+        flags: int,
+        commit_offset: int,
+        sub_version: int,
+    ) -> Page | None:
+        """Like `pull`, for a pull without a filter of its own, by the values of its fields.
+
+        Returns None, and changes nothing, unless it is a pull like an earlier one that finds messages in memory.
+        """
+        known, queues = self._plain.get((topic, group), _UNKNOWN)
+        if known is None or not 0 <= queue_id < queues or self._hooks.consume or self._reads.suggests:
+            return None
+        store = self._store
+        queue = store.queues.find(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        tags = EVERYTHING
+        if not flags & SUBSCRIPTION:
+            try:
+                subscription = self._subscription(known, topic, sub_version)
+            except Refusal:
+                return None
+            if subscription.expression_type != TAG:
+                return None
+            tags = by_tags(subscription.sub_string).tags
+        started = time.perf_counter()
+        try:
+            page = store.pages.get(topic, queue_id, offset, max(limit, 1), tags, store.watermarks.visible, True)
+        except (NotResident, PenstockError):
+            return None
+        if page.status is not _FOUND:
+            return None
+        if flags & COMMIT_OFFSET:
+            self._commit(client, group, topic, queue_id, commit_offset)
+        store.statistics.count_get(page, time.perf_counter() - started)
+        self._counters.count_got(topic, group, page.count, len(page.data))
+        return page
+
+    def _commit(self, client: Client, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commits the offset that came with a pull, if that is allowed."""
+        if self._reads.accepts_commits and not is_system_group(group):
+            try:
+                self._offsets.commit(group, topic, queue_id, offset, client)
+            except Refusal as full:  # the consumer gets its messages all the same
+                self._refusals.warn(f"the offset of a pull by group '{group}' is not kept: {full}")
 
     async def _pull_cold(
         self, client: Client, request: PullMessage, selection: Selection, read: ColdRead[Page]
@@ -270,7 +322,7 @@ class Pulls:
                 subscription_type, expression = wanted.expression_type, wanted.sub_string
             failure = ResponseCode.SUBSCRIPTION_PARSE_FAILED
         else:
-            known = self._subscription(request, group)
+            known = self._subscription(group, request.topic, request.sub_version)
             subscription_type, expression = known.expression_type, known.sub_string
             failure = ResponseCode.FILTER_DATA_NOT_EXIST
         if subscription_type == TAG:
@@ -281,19 +333,20 @@ class Pulls:
         except BadRequest as error:
             raise Refusal(failure, str(error)) from None
 
-    def _subscription(self, request: PullMessage, group: SubscriptionGroup) -> SubscriptionData:
+    def _subscription(self, group: SubscriptionGroup, topic: str, sub_version: int) -> SubscriptionData:
+        """Returns the subscription of the group's last heartbeat. Raises Refusal."""
         clients = self._clients.consumers(group.name)
         if clients is None:
             why = f"no consumer of group '{group.name}' has sent a heartbeat"
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, why)
         if clients.message_model is MessageModel.BROADCASTING and not group.consume_broadcast_enable:
             raise Refusal(ResponseCode.NO_PERMISSION, f"consumer group '{group.name}' may not consume by broadcast")
-        subscription = clients.subscriptions.get(request.topic)
+        subscription = clients.subscriptions.get(topic)
         if subscription is None:
-            why = f"consumer group '{group.name}' has not subscribed to topic '{request.topic}'"
+            why = f"consumer group '{group.name}' has not subscribed to topic '{topic}'"
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, why)
-        if subscription.sub_version < request.sub_version:
-            why = f"the subscription of group '{group.name}' to topic '{request.topic}' has not arrived yet"
+        if subscription.sub_version < sub_version:
+            why = f"the subscription of group '{group.name}' to topic '{topic}' has not arrived yet"
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, why)
         return subscription
 

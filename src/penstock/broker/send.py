@@ -265,7 +265,7 @@ class Sends:
         self._hooks = hooks
         self._counters = counters
         self._make_half = make_half
-        self._must_wait = acks.is_needed
+        self._must_wait = self._has_waited = acks.is_needed
         self._outcomes = PutOutcomes(store)
         self._hosts = ClientHosts()
         self._plain: dict[str, int] = {}
@@ -279,13 +279,25 @@ class Sends:
     def operations(self) -> tuple[Operation, ...]:
         return (Operation("send", self.send, writes=True),)
 
+    @property
+    def plain_topics(self) -> dict[str, int]:
+        """The topics that have passed all checks, with their number of queues; one dict for all time."""
+        return self._plain
+
+    @property
+    def takes_ordinary(self) -> bool:
+        """Whether an ordinary message to one of `plain_topics` only has to be appended, counted and answered."""
+        return not (self._has_waited or self._hooks.send)
+
     def _on_role(self, role: Role) -> None:
         self._must_wait = self._acks.is_needed
+        self._has_waited = self._has_waited or self._must_wait
 
     def _on_settings(self, settings: BrokerSettings) -> None:
         self._plain.clear()
         self._cluster = settings.broker_cluster_name
-        self._suffix = f"{CLUSTER}\x01{self._cluster}"
+        self.suffix = f"{CLUSTER}\x01{self._cluster}"
+        """The last property of every message."""
 
     def send(
         self, client: Client, request: SendMessage, body: bytes, answered: bool = True
@@ -302,7 +314,7 @@ class Sends:
             self._acks.check(client)
         if request.batch:
             return self._put_batch(client, request, body, request.queue_id, request.sys_flag, answered)
-        text = plain_text(request.properties, self._suffix)
+        text = plain_text(request.properties, self.suffix)
         if text is None:
             return self._send_checked(client, request, body, answered)
         message = Message(

@@ -52,17 +52,18 @@ class PutOutcomes:
     """Message ids and refusals for one store."""
 
     def __init__(self, store: MessageStore) -> None:
-        self._host = encode_host(store.settings.store_host).hex().upper()
+        self.host = encode_host(store.settings.store_host).hex().upper()
+        """The start of every message id."""
         self._folder = str(store.layout.root)
 
     def msg_id(self, physical_offset: int) -> str:
         """Returns the offset message id of a record: the store's host and the physical offset, in hex."""
-        return self._host + physical_offset.to_bytes(8).hex().upper()
+        return self.host + physical_offset.to_bytes(8).hex().upper()
 
     def msg_ids(self, physical_offsets: Sequence[int]) -> str:
         """Returns the offset message ids of a batch, joined by commas."""
         offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets).hex(",", 8).upper()
-        return self._host + offsets.replace(",", f",{self._host}")
+        return self.host + offsets.replace(",", f",{self.host}")
 
     def refusal(self, result: PutResult | BatchResult) -> Refusal:
         """Returns the error for a put that stored nothing. It does not show clients the store's path."""

@@ -90,17 +90,26 @@ class FrameReader:
         """The number of buffered bytes, which belong to an incomplete frame."""
         return len(self._held)
 
+    def join(self, data: bytes) -> bytes:
+        """Returns `data` behind the bytes that were held; empty if they are still held, as the frame is incomplete.
+
+        The caller feeds what it returns, or the rest of it from the start of a frame on.
+        """
+        if not self._held:
+            return data
+        self._held += data
+        if len(self._held) < self._needed:
+            return b""
+        data = bytes(self._held)
+        self._held.clear()
+        return data
+
     def feed(self, data: bytes) -> list[Command]:
         """Returns the commands that `data` completes. Raises BadFrame: the caller must close the connection.
 
         Commands before the bad frame in the same `data` are lost without an answer.
         """
-        if self._held:
-            self._held += data
-            if len(self._held) < self._needed:
-                return []
-            data = bytes(self._held)
-            self._held.clear()
+        data = self.join(data)
         commands: list[Command] = []
         at, end, longest = 0, len(data), self._limit - _TOTAL_SIZE
         self._needed = _PREFIX_SIZE

@@ -29,7 +29,17 @@ from penstock.errors import BadFrame, NoAnswer, PenstockError, Unreachable
 from penstock.protocol.codes import SERVED
 from penstock.protocol.command import ONE_WAY, RESPONSE, Command
 from penstock.protocol.frame import FrameReader, encode_parts
-from penstock.remoting.handlers import Before, Handler, Handlers, Result, failed, oversized, unsupported
+from penstock.remoting.handlers import (
+    FLUSH_AT,
+    Before,
+    Handler,
+    Handlers,
+    Result,
+    ServeFrames,
+    failed,
+    oversized,
+    unsupported,
+)
 from penstock.remoting.limits import SMALL_BODY, ConnectionLimits
 from penstock.remoting.sockets import keep_alive
 
@@ -203,8 +213,6 @@ def _settle(pending: _Pending) -> None:
 _logger = logging.getLogger("penstock.remoting")
 Address = tuple[str, int]
 _NOWHERE: Final[Address] = ("", 0)
-_FLUSH_AT: Final = 256 << 10
-"""The replies to the commands of one read are written together, up to about this many bytes."""
 _LARGE_READ: Final = 64 << 10
 """A read of at least this many bytes, or the end of a frame with as many, takes a turn."""
 _LARGE: Final = 4 << 10
@@ -225,13 +233,18 @@ class Connection(asyncio.Protocol):
         *,
         before: Before | None = None,
         pool: ServerConnections | None = None,
+        serve_frames: ServeFrames | None = None,
     ) -> None:
-        """With a `pool`, this is the server's side, which stops reading while its peer does not read."""
+        """With a `pool`, this is the server's side, which stops reading while its peer does not read.
+
+        `serve_frames` gets all frames first. `handlers` serve those that it leaves.
+        """
         self._loop = asyncio.get_running_loop()
         self._handlers = handlers
         self._limits = limits
         self._before = before
         self._pool = pool
+        self._serve_frames = serve_frames
         self._reader = FrameReader(limits.frame_bytes)
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # until connection_made
         self._pending = PendingRequests(self._loop, "the peer")
@@ -414,14 +427,22 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         now = self.active_at = self._loop.time()
+        size, before = len(data), self.held_bytes
+        data = self._reader.join(data)
+        has_turn = self._blocked or self._take_turn(size, before, bool(data))
         try:
-            commands = self._reader.feed(data)
+            if self._serve_frames is not None and data and has_turn and not self._blocked:
+                left = self._serve_bytes(data, self._serve_frames)
+                is_served, data = len(left) < len(data), left
+            else:
+                is_served = False
+            commands = self._reader.feed(data) if data else []
         except BadFrame as error:
             self.drop_peer(str(error))
             return
-        held, before = self._reader.held, self.held_bytes
+        held = self._reader.held
         if held or before:
-            if commands or not before:
+            if commands or is_served or not before:
                 self.frame_began_at = now
             if self._pool is not None:
                 self._pool.set_held(self, held)
@@ -429,30 +450,32 @@ class Connection(asyncio.Protocol):
                 self.held_bytes = held
         if self.closed:
             return
-        if commands:
+        if commands or is_served:
             self.has_spoken = True
-        is_large = len(data) >= _LARGE_READ or (before >= _LARGE_READ and commands)
-        if is_large and self._pool is not None and not (self._blocked or self._take_turn(len(data), before, commands)):
-            return
-        if self._blocked:
+        if not has_turn:
+            self._wait_in_line(commands, before)
+        elif self._blocked:
             self._waiting.extend(commands)
         elif commands:
             self._serve(commands)
 
-    def _take_turn(self, size: int, before: int, commands: Sequence[Command]) -> bool:
-        """Whether it is this connection's turn to go on after a large read. If not, the commands wait for it.
+    def _take_turn(self, size: int, before: int, is_complete: bool) -> bool:
+        """Whether it is this connection's turn to go on after a large read.
 
         Reading `size` bytes counts, and for a frame that is complete now, handling the `before` bytes that were held.
         """
-        assert self._pool is not None
-        if self._pool.take_turn(self, size + before if commands else size):
+        if self._pool is None or not (size >= _LARGE_READ or (before >= _LARGE_READ and is_complete)):
             return True
+        return self._pool.take_turn(self, size + before if is_complete else size)
+
+    def _wait_in_line(self, commands: Sequence[Command], before: int) -> None:
+        """Keeps commands, and the `before` bytes that were held for them, until it is this connection's turn."""
+        assert self._pool is not None
         self._in_line = True
         self._waiting.extend(commands)
         self._waiting_bytes = before if commands else 0
         self._pool.set_held(self, self.held_bytes + self._waiting_bytes)
         self._block()
-        return False
 
     def go_on(self) -> None:
         """Goes on with reading and serving, because it is this connection's turn."""
@@ -464,51 +487,85 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, commands: Sequence[Command]) -> None:
         """Serves commands in order, until all are served or the connection is blocked. The rest waits in `_waiting`."""
-        handlers, before = self._handlers, self._before
         self._batching = True
         try:
-            for number, command in enumerate(commands, 1):
-                flag = command.flag
-                if flag & RESPONSE:
-                    self._pending.answer(command)
-                    continue
-                try:
-                    result: Result = None
-                    if len(command.body) > SMALL_BODY and len(command.body) > (
-                        limit := self._limits.body_limit(command.code)
-                    ):
-                        result = oversized(command, limit)
-                    elif before is not None:
-                        result = before(self, command)
-                    if result is None:
-                        handler = handlers.get(command.code)
-                        result = unsupported(command) if handler is None else handler(self, command)
-                    if result is None:
-                        continue
-                    if not isinstance(result, (Command, bytes, tuple)):
-                        self._defer(command, result)
-                except Exception as error:  # a failed request must not end the connection
-                    result = failed(command, error)
-                if flag & ONE_WAY:
-                    if isinstance(result, Command):
-                        self._count_refusal(command, result)
-                elif isinstance(result, bytes):
-                    self._out.append(result)
-                    self._out_bytes += len(result)
-                elif isinstance(result, tuple):
-                    self._enqueue_parts(result)
-                elif isinstance(result, Command):
-                    self._count_refusal(command, result)
-                    self._put(result)
-                if self._out_bytes >= _FLUSH_AT:
-                    self._flush()
-                if self._blocked or self.closed:
-                    self._waiting.extend(commands[number:])
-                    break
+            self._answer(commands)
         finally:  # also if a reply could not be encoded at all: the connection must be able to write again
             self._batching = False
         if self._out:
             self._flush()
+
+    def _serve_bytes(self, data: bytes, serve_frames: ServeFrames) -> bytes:
+        """Serves the frames of a read in order: `serve_frames` what it takes, the handlers the rest.
+
+        Returns what is left: an incomplete or a bad frame; or if the connection is blocked, all that was not served.
+        Raises BadFrame; then the frames before the bad one have been served.
+        """
+        at = 0
+        self._batching = True
+        try:
+            while not (self._blocked or self.closed):
+                at, stop, replies = serve_frames(self, data, at)
+                for piece in replies:
+                    self._out.append(piece)
+                    self._out_bytes += len(piece)
+                    self._has_large = self._has_large or len(piece) >= _LARGE
+                is_full = self._out_bytes >= FLUSH_AT
+                if is_full:
+                    self._flush()
+                if stop > at and not (self._blocked or self.closed):
+                    commands = self._reader.feed(data[at:stop])
+                    at = stop
+                    self._answer(commands)
+                elif not is_full:
+                    break
+        finally:
+            self._batching = False
+            if self._out:
+                self._flush()
+        return data[at:] if at else data
+
+    def _answer(self, commands: Sequence[Command]) -> None:
+        """Serves commands for `_serve`; the replies leave with the next flush."""
+        handlers, before = self._handlers, self._before
+        for number, command in enumerate(commands, 1):
+            flag = command.flag
+            if flag & RESPONSE:
+                self._pending.answer(command)
+                continue
+            try:
+                result: Result = None
+                if len(command.body) > SMALL_BODY and len(command.body) > (
+                    limit := self._limits.body_limit(command.code)
+                ):
+                    result = oversized(command, limit)
+                elif before is not None:
+                    result = before(self, command)
+                if result is None:
+                    handler = handlers.get(command.code)
+                    result = unsupported(command) if handler is None else handler(self, command)
+                if result is None:
+                    continue
+                if not isinstance(result, (Command, bytes, tuple)):
+                    self._defer(command, result)
+            except Exception as error:  # a failed request must not end the connection
+                result = failed(command, error)
+            if flag & ONE_WAY:
+                if isinstance(result, Command):
+                    self._count_refusal(command, result)
+            elif isinstance(result, bytes):
+                self._out.append(result)
+                self._out_bytes += len(result)
+            elif isinstance(result, tuple):
+                self._enqueue_parts(result)
+            elif isinstance(result, Command):
+                self._count_refusal(command, result)
+                self._put(result)
+            if self._out_bytes >= FLUSH_AT:
+                self._flush()
+            if self._blocked or self.closed:
+                self._waiting.extend(commands[number:])
+                break
 
     def _defer(self, command: Command, result: Awaitable[Command | None]) -> None:
         future = asyncio.ensure_future(result)

@@ -33,6 +33,12 @@ Handler: TypeAlias = Callable[["Connection", Command], Result]
 Handlers: TypeAlias = Mapping[int, Handler]
 Before: TypeAlias = Callable[["Connection", Command], Command | None]
 """Called before the handler of every request; if it returns a reply or raises, the handler is not called."""
+ServeFrames: TypeAlias = Callable[["Connection", bytes, int], tuple[int, int, list[bytes]]]
+"""Serves whole frames without making commands of them, from a position of the received bytes on. Returns the position
+of the first frame that it did not serve; where that frame ends if a handler has to serve it, else the same position;
+and the frames of the replies, in pieces. It may return early with FLUSH_AT bytes of replies."""
+FLUSH_AT: Final = 256 << 10
+"""The replies to the commands of one read are written together, up to about this many bytes."""
 
 _logger = logging.getLogger("penstock.remoting")
 

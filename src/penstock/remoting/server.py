@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from penstock.protocol.frame import TLS_HANDSHAKE
 from penstock.remoting.connection import Address, Connection, address_of
-from penstock.remoting.handlers import Before, Handlers
+from penstock.remoting.handlers import Before, Handlers, ServeFrames
 from penstock.remoting.limits import ConnectionLimits, ServerConnections, raise_open_files
 from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import PLAIN, ServerTls, TlsMode
@@ -197,16 +197,20 @@ class Server:
         limits: ConnectionLimits | None = None,
         tls: ServerTls = PLAIN,
         before: Before | None = None,
+        serve_frames: ServeFrames | None = None,
         tasks: Supervisor | None = None,
         on_refused: Callable[[int], object] | None = None,
     ) -> None:
         """`tasks` supervises the background tasks; default: a Supervisor of its own. `on_refused` is called with the
-        code of each request that is refused or fails; -1 for a code without a handler.
+        code of each request that is refused or fails; -1 for a code without a handler. `serve_frames` gets all frames
+        before the handlers, and before `before`.
         """
         self._handlers = handlers
         self._limits = limits or ConnectionLimits()
         self._tls = tls
         self._before = before
+        self.serve_frames = serve_frames
+        """Gets all frames before the handlers; None if the handlers serve them all."""
         self._pool = ServerConnections(self._limits, on_refused)
         self._acceptor: Acceptor | None = None
         self._tasks = tasks or Supervisor(_logger)
@@ -255,7 +259,9 @@ class Server:
         await self._tasks.end(self._sweep_name)
 
     def _make(self) -> Connection:
-        return Connection(self._handlers, self._limits, before=self._before, pool=self._pool)
+        return Connection(
+            self._handlers, self._limits, before=self._before, pool=self._pool, serve_frames=self.serve_frames
+        )
 
     def _sweep(self) -> None:
         now = asyncio.get_running_loop().time()

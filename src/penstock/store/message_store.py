@@ -112,7 +112,7 @@ class MessageStore:
         self._checkpoint = CheckpointFile(files, layout.checkpoint)
         self._notes = DispatchNotes(engine)
         self._topics = TopicCleaner(engine)
-        self._pages = PageGetter(settings, self.log, self.queues)
+        self.pages = PageGetter(settings, self.log, self.queues)
         self._times = TimeSearch(self.records)
         self._keys: KeyQuery | None = None
         """None if messageIndexEnable is false."""
@@ -421,7 +421,7 @@ class MessageStore:
         if self._closed or self.dispatcher.position < end:
             self.catch_up()
         wanted = EVERYTHING if tags is None else tags if isinstance(tags, TagFilter) else TagFilter(tags)
-        page = self._pages.get(topic, queue_id, offset, max_messages, wanted, end)
+        page = self.pages.get(topic, queue_id, offset, max_messages, wanted, end)
         if self._closed:
             self._check_open()
         self.statistics.count_get(page, perf_counter() - started)
@@ -436,7 +436,7 @@ class MessageStore:
         """
         started = perf_counter()
         try:
-            page = self._pages.get(topic, queue_id, offset, max_messages, tags, self.watermarks.visible, True)
+            page = self.pages.get(topic, queue_id, offset, max_messages, tags, self.watermarks.visible, True)
         except NotResident:
             return ColdRead(partial(self.get, topic, queue_id, offset, max_messages, tags))
         if self._closed:
@@ -469,7 +469,7 @@ class MessageStore:
         """
         started, reader = perf_counter(), self._arrow_reader(columns)
         self.catch_up()
-        status_page = self._pages.get(topic, queue_id, offset, 0, EVERYTHING, self.watermarks.visible)
+        status_page = self.pages.get(topic, queue_id, offset, 0, EVERYTHING, self.watermarks.visible)
         page = reader.read_page(self.queues.find(topic, queue_id), status_page, offset, max_messages, max_bytes)
         self.statistics.count_arrow_page(page, perf_counter() - started)
         return page

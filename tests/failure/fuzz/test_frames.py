@@ -12,13 +12,16 @@ import random
 import resource
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.effort import chosen_seed, tell_progress
+from support.effort import TWINS, chosen_seed, tell_progress
 
 from penstock.errors import BadFrame, BadRequest
+from penstock.format.batch import encode_batch_body
 from penstock.format.config_tables import SubscriptionGroup, TopicConfigs
 from penstock.protocol import Command, FrameReader, RequestCode, encode, write
 from penstock.protocol.bodies.admin import decode_config
@@ -29,7 +32,7 @@ from penstock.protocol.bodies.routes import RegisterBrokerBody
 from penstock.protocol.bodies.stats import ConsumeStats, ResetOffsetBody
 from penstock.protocol.compression import inflate
 from penstock.protocol.headers import REPLIES, REQUESTS
-from penstock.protocol.headers.send import SendMessageV2
+from penstock.protocol.headers.send import SendMessage, SendMessageV2
 from penstock.protocol.signing import is_signed_with, sign
 
 LIMIT = 4096
@@ -51,6 +54,7 @@ SEND = SendMessageV2(
     flag=0,
     properties="TAGS\x01A\x02KEYS\x01k",
 )
+LONG_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(SendMessage) if field.required}
 HEARTBEAT = b"""{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":1,"subscriptionDataSet":
 [{"topic":"T","subString":"A || B","subVersion":"17"}]}]}"""
 OFFSETS = b"""{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5,
@@ -119,7 +123,36 @@ def attempt(do: Callable[..., object], *arguments: object) -> None:
         do(*arguments)
 
 
+def hot_seeds() -> list[bytes]:
+    """Good frames of what touches every message, in both serialisations and as JSON of other kinds."""
+    place: dict[str, str] = {"consumerGroup": "g", "topic": "T", "queueId": "1"}
+    pull = {"queueOffset": "7", "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "3", "suspendTimeoutMillis": "1"}
+    commands = [
+        Command(310, write(SEND), b"body" * 20),
+        Command(310, {**write(SEND), "i": "WAIT\x01true\x02KEYS\x01\u20ac", "m": "false"}, b"", flag=2),
+        Command(10, {name: str(getattr(SEND, field)) for field, name in LONG_NAMES.items()}, b"x"),
+        Command(
+            320, {**write(SEND), "m": "true", "i": ""}, encode_batch_body([(0, b"x", b"TAGS\x01A"), (1, b"y" * 9, b"")])
+        ),
+        Command(11, {**place, **pull, "subVersion": "1", "subscription": "*", "expressionType": "TAG"}),
+        Command(361, {**place, **pull, "subVersion": "1", "sysFlag": "1"}),
+        Command(15, {**place, "commitOffset": "12"}),
+        Command(14, {**place, "setZeroIfNotFound": "true"}),
+    ]
+    frames = []
+    for number, command in enumerate(commands):
+        for binary in (False, True):
+            command.opaque, command.binary = number, binary
+            frames.append(encode(command))
+    numbers = {**write(SEND), "d": 4, "e": 0, "f": 0, "g": 1, "h": -5, "k": True, "zz": None}
+    for document in ({"code": 310, "opaque": 5, "extFields": numbers}, {"code": 310, "flag": 0, "extFields": numbers}):
+        head = json.dumps(document, indent=1 if "flag" in document else None).encode()
+        frames.append((len(head) + 4).to_bytes(4, "big") + len(head).to_bytes(4, "big") + head)
+    return frames
+
+
 GOOD = seeds()
+HOT = hot_seeds()
 TOKENS = [
     *(
         b"{",
@@ -145,7 +178,11 @@ TOKENS = [
 
 def mutated(chance: random.Random) -> list[bytes]:
     """A good frame or two, hurt in a few places, in a few pieces."""
-    data = bytearray(b"".join(chance.choices(GOOD, k=chance.choice((1, 1, 2)))))
+    return mutated_of(chance, GOOD)
+
+
+def mutated_of(chance: random.Random, good: list[bytes]) -> list[bytes]:
+    data = bytearray(b"".join(chance.choices(good, k=chance.choice((1, 1, 2)))))
     for _ in range(chance.choice((0, 1, 1, 1, 2, 4, 8))):
         at = chance.randrange(len(data) + 1)
         match chance.randrange(6):
@@ -185,6 +222,46 @@ def torment(inputs: int) -> None:
         tell_progress("mutated frames", number + 1, inputs, 50_000)
     assert commands > inputs // 20  # enough got past the frames for the rest to be tried
     assert peak_memory() - before < 64 << 20
+
+
+@pytest.fixture(scope="module")
+def path() -> Any:
+    """The compiled request path, which must read each frame that it serves as the commands above are read."""
+    if "compiled" not in TWINS:
+        pytest.skip("there are no compiled kernels")
+    from support.request_paths import CheckedPath
+
+    return CheckedPath(frame_bytes=LIMIT)
+
+
+def torment_path(path: Any, inputs: int) -> None:
+    """Serves good and mutated frames; goes on behind each one that the path leaves."""
+    chance, before, served = random.Random(chosen_seed()), peak_memory(), 0
+    for number in range(inputs):
+        data, at = b"".join(mutated_of(chance, HOT)), 0
+        try:
+            while at < len(data):
+                at, stop, replies = path.serve(data, at)
+                served += bool(replies)
+                if stop == at:
+                    break
+                at = stop
+        except BaseException:
+            print(f"input {number}: {data!r}")
+            raise
+        tell_progress("frames for the request path", number + 1, inputs, 50_000)
+    assert served > inputs // 10
+    assert peak_memory() - before < 64 << 20
+
+
+def test_the_request_path_serves_mutated_frames_as_they_are_read_or_leaves_them(path: Any) -> None:
+    torment_path(path, 20_000)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+def test_a_million_mutated_frames_for_the_request_path(path: Any) -> None:
+    torment_path(path, int(os.environ.get("PENSTOCK_FRAMES", "1000000")))
 
 
 def test_good_frames_are_taken_in() -> None:

@@ -1,6 +1,7 @@
-"""Frames of the two most frequent replies, those to a send and to a pull that found messages.
+"""Frames of the most frequent replies: to a send, and to a pull that found messages; and the pieces of their headers.
 
-The bytes are the same as those of the encoded `Command`, at a third of the cost.
+The bytes are the same as those of the encoded `Command`, at a third of the cost. `format.kernels.RequestPath` lays out
+the same bytes from the pieces.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from penstock.store.message import GetStatus
 _PREFIX: Final = struct.Struct(">II")
 _ID, _QUEUE, _OFFSET, _OPAQUE = "<id>", "<queue>", "<offset>", 2_000_000_011
 """Placeholders for the variable parts of the template frames."""
+_TO_FIELDS: Final = 16
+"""Bytes from the opaque of a binary header to its first field, if it has no remark."""
 
 
 class SendReplyFrames:
@@ -29,6 +32,17 @@ class SendReplyFrames:
         self._second, _, rest = rest.partition(_QUEUE)
         self._third, _, rest = rest.partition(_OFFSET)
         self._fourth, _, self._last = rest.rpartition(str(_OPAQUE))
+        binary = encode(Command(ResponseCode.SUCCESS, dict(always), b"", _OPAQUE, RESPONSE, binary=True))
+        opaque_at = binary.index(_OPAQUE.to_bytes(4), _PREFIX.size)
+        self.binary_head = binary[_PREFIX.size : opaque_at]
+        """The binary header of a reply up to its opaque."""
+        self.binary_tail = binary[opaque_at + _TO_FIELDS :]
+        """The fields `always` of a binary header."""
+
+    @property
+    def pieces(self) -> tuple[bytes, ...]:
+        """The JSON header around message id, queue id, queue offset and opaque."""
+        return tuple(piece.encode() for piece in (self._first, self._second, self._third, self._fourth, self._last))
 
     def frame(self, opaque: int, msg_id: str, queue_id: int, queue_offset: int) -> bytes:
         header = (
@@ -41,17 +55,24 @@ class SendReplyFrames:
 _BOUNDS: Final = {"nextBeginOffset": "<next>", "minOffset": "<min>", "maxOffset": "<max>"}
 
 
-def _pieces() -> list[str]:
-    arguments = {"suggestWhichBrokerId": "0", **_BOUNDS}
-    template = Command(ResponseCode.SUCCESS, arguments, b"", _OPAQUE, RESPONSE, GetStatus.FOUND.name)
+def _pieces(arguments: Mapping[str, str], remark: str | None, *placeholders: str) -> tuple[str, ...]:
+    """Returns the JSON header of a successful reply around the placeholders among its arguments and its opaque."""
+    template = Command(ResponseCode.SUCCESS, dict(arguments), b"", _OPAQUE, RESPONSE, remark)
     rest, pieces = encode(template)[_PREFIX.size :].decode(), []
-    for placeholder in (*_BOUNDS.values(), str(_OPAQUE)):
+    for placeholder in (*placeholders, str(_OPAQUE)):
         piece, _, rest = rest.partition(placeholder)
         pieces.append(piece)
-    return [*pieces, rest]
+    return (*pieces, rest)
 
 
-_FIRST, _SECOND, _THIRD, _FOURTH, _LAST = _pieces()
+_FOUND: Final = _pieces({"suggestWhichBrokerId": "0", **_BOUNDS}, GetStatus.FOUND.name, *_BOUNDS.values())
+_FIRST, _SECOND, _THIRD, _FOURTH, _LAST = _FOUND
+PULL_PIECES: Final = tuple(piece.encode() for piece in _FOUND)
+"""The JSON header of a FOUND reply around its next, lowest and highest offset and its opaque."""
+QUERY_PIECES: Final = tuple(piece.encode() for piece in _pieces({"offset": _OFFSET}, None, _OFFSET))
+"""The JSON header of a reply to a query of an offset, around the offset and its opaque."""
+BARE_PIECES: Final = tuple(piece.encode() for piece in _pieces({}, None))
+"""The JSON header of a bare success, around its opaque."""
 
 
 def pull_reply_head(opaque: int, next_begin_offset: int, min_offset: int, max_offset: int, size: int) -> bytes:

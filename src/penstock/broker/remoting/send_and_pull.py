@@ -84,6 +84,11 @@ async def _answer_cold(
 # -- sends ---------------------------------------------------------------------------------------------------
 
 
+def fields_of_every_send(settings: BrokerSettings) -> dict[str, str]:
+    """Returns the fields that each reply to a send has, refusals too."""
+    return {"MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower()}
+
+
 class SendReplies:
     """Replies to sends. Each of them, refusals too, has the broker's region and whether clients should trace."""
 
@@ -92,7 +97,7 @@ class SendReplies:
         self._on_settings(settings.now)
 
     def _on_settings(self, settings: BrokerSettings) -> None:
-        self._always = {"MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower()}
+        self._always = fields_of_every_send(settings)
         self.frame = SendReplyFrames(self._always).frame
 
     def reply(self, command: Command, outcome: SendOutcome) -> Command:

@@ -17,6 +17,9 @@ One extension module, made of one include per file of `plain`; change both twins
     arrow_in.pxi   Arrow columns into records
     arrow_out.pxi  records into Arrow columns
     audit.pxi      the chains of an index file, and counts by group
+    requests.pxi   the RequestPath: what one read of a socket brought, served in one step
+
+request_headers.pxi has the C functions of requests.pxi that scan headers, and no twin.
 
 The includes share one namespace, and the order of the `include` lines matters: types come before their users. C that
 several includes need is in byte_order.h and crc32.h.
@@ -44,7 +47,7 @@ from cpython.tuple cimport PyTuple_CheckExact
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 import numpy as np
 
@@ -174,3 +177,5 @@ include "arrow_in.pxi"
 include "arrow_out.pxi"
 include "audit.pxi"
 include "page.pxi"
+include "request_headers.pxi"
+include "requests.pxi"

@@ -118,7 +118,7 @@ cdef bint is_special(Piece* name) noexcept nogil:
     )
 
 
-cdef void write_pieces(uint8_t* p, Piece* pieces, int count) noexcept nogil:
+cdef void write_pieces(uint8_t* p, const Piece* pieces, int count) noexcept nogil:
     """Writes the property string: byte 1 after a name, byte 2 after a value."""
     cdef int i
     for i in range(count):
@@ -182,6 +182,26 @@ cdef extern from *:
     }
     """
     void prefetch_next(const uint8_t* p, int64_t size) noexcept nogil
+
+
+cdef struct Ordinary:  # an ordinary message to write
+    const char* topic
+    Py_ssize_t topic_size
+    const char* body
+    Py_ssize_t body_size
+    const char* born_host
+    Py_ssize_t born_host_size
+    const char* store_host
+    Py_ssize_t store_host_size
+    int64_t queue_id
+    int64_t flag
+    int64_t sys_flag
+    int64_t born
+    int64_t reconsume_times
+    int64_t prepared_offset
+    const Piece* pieces
+    int count
+    int64_t properties_size
 
 
 cdef struct Placed:  # a record that was written
@@ -379,22 +399,15 @@ cdef class Appender:
         self, message, int64_t now, int64_t at, bint publish, bint in_batch, Placed* placed
     ) except? -2:
         """Writes a message's record at the position `at` of the file; returns its size, or -1 to decline."""
-        cdef int64_t size, queue_offset = 0, properties_size = 0, born
-        cdef int64_t queue_id, flag, sys_flag, reconsume_times, prepared_offset, delay_level
-        cdef Py_ssize_t topic_size, body_size, born_size, store_size
+        cdef int64_t delay_level
         cdef Piece[MAX_PIECES] pieces
-        cdef int count
-        cdef bint needs_separator = False
+        cdef Ordinary ordinary
         cdef PyObject* found
         cdef PyObject* topic
         cdef PyObject* body
         cdef PyObject* queue_id_object
         cdef PyObject* store_host_text
         cdef dict offsets
-        cdef const char* topic_text
-        cdef const char* born_host
-        cdef const char* store_host = PyBytes_AS_STRING(self.store_host)
-        cdef uint8_t* p
         if type(message) is not self.message_type:
             return -1
         if not read_long(<object>member_at(message, self.delay_level_at), &delay_level) or delay_level != 0:
@@ -406,13 +419,14 @@ cdef class Appender:
         if found is NULL:
             return -1
         offsets = <dict>found
-        topic_text = PyUnicode_AsUTF8AndSize(<object>topic, &topic_size)
+        ordinary.topic = PyUnicode_AsUTF8AndSize(<object>topic, &ordinary.topic_size)
         found = PyDict_GetItem(self.hosts, <object>member_at(message, self.born_host_at))
         if found is NULL:
             return -1
-        born_host = PyBytes_AS_STRING(<object>found)
-        born_size = PyBytes_GET_SIZE(<object>found)
-        store_size = PyBytes_GET_SIZE(self.store_host)
+        ordinary.born_host = PyBytes_AS_STRING(<object>found)
+        ordinary.born_host_size = PyBytes_GET_SIZE(<object>found)
+        ordinary.store_host = PyBytes_AS_STRING(self.store_host)
+        ordinary.store_host_size = PyBytes_GET_SIZE(self.store_host)
         store_host_text = member_at(message, self.store_host_at)
         if not PyUnicode_CheckExact(<object>store_host_text):
             return -1
@@ -420,29 +434,23 @@ cdef class Appender:
             found = PyDict_GetItem(self.hosts, <object>store_host_text)
             if found is NULL:
                 return -1
-            store_host = PyBytes_AS_STRING(<object>found)
-            store_size = PyBytes_GET_SIZE(<object>found)
+            ordinary.store_host = PyBytes_AS_STRING(<object>found)
+            ordinary.store_host_size = PyBytes_GET_SIZE(<object>found)
         else:
             store_host_text = <PyObject*>self.store_host_text
         body = member_at(message, self.body_at)
         if not PyBytes_CheckExact(<object>body):
             return -1
-        body_size = PyBytes_GET_SIZE(<object>body)
+        ordinary.body = PyBytes_AS_STRING(<object>body)
+        ordinary.body_size = PyBytes_GET_SIZE(<object>body)
         queue_id_object = member_at(message, self.queue_id_at)
         if not (
-            read_long(<object>member_at(message, self.sys_flag_at), &sys_flag)
-            and read_long(<object>queue_id_object, &queue_id)
-            and read_long(<object>member_at(message, self.flag_at), &flag)
-            and read_long(<object>member_at(message, self.reconsume_times_at), &reconsume_times)
-            and read_long(<object>member_at(message, self.prepared_at), &prepared_offset)
-            and read_long(<object>member_at(message, self.born_timestamp_at), &born)
-        ):
-            return -1
-        if (
-            queue_id < 0 or queue_id > MAX_INT or born < 0
-            or sys_flag != <int32_t>sys_flag or flag != <int32_t>flag or reconsume_times != <int32_t>reconsume_times
-            or (sys_flag & TRANSACTION_MASK) == PREPARED or (sys_flag & TRANSACTION_MASK) == ROLLBACK
-            or (in_batch and sys_flag & TRANSACTION_MASK)
+            read_long(<object>member_at(message, self.sys_flag_at), &ordinary.sys_flag)
+            and read_long(<object>queue_id_object, &ordinary.queue_id)
+            and read_long(<object>member_at(message, self.flag_at), &ordinary.flag)
+            and read_long(<object>member_at(message, self.reconsume_times_at), &ordinary.reconsume_times)
+            and read_long(<object>member_at(message, self.prepared_at), &ordinary.prepared_offset)
+            and read_long(<object>member_at(message, self.born_timestamp_at), &ordinary.born)
         ):
             return -1
         keys = <object>member_at(message, self.keys_at)
@@ -451,65 +459,96 @@ cdef class Appender:
                 keys = keys[0] if len(keys) == 1 else " ".join(keys)
             except TypeError:
                 return -1
-        count = collect_pieces(
+        ordinary.pieces = pieces
+        ordinary.count = collect_pieces(
             <object>member_at(message, self.properties_at), keys, <object>member_at(message, self.tags_at),
-            <object>member_at(message, self.property_text_at), pieces, &properties_size,
+            <object>member_at(message, self.property_text_at), pieces, &ordinary.properties_size,
         )
-        if count < 0:
+        if ordinary.count < 0:
+            return -1
+        placed.queue_id = queue_id_object
+        placed.store_host = store_host_text
+        return self.write(&ordinary, offsets, <object>queue_id_object, now, at, publish, in_batch, placed)
+
+    cdef int64_t write(
+        self, const Ordinary* ordinary, dict offsets, queue_id, int64_t now, int64_t at, bint publish, bint in_batch,
+        Placed* placed,
+    ) except? -2:
+        """Writes a record at the position `at` of the file; returns its size, or -1 to decline.
+
+        `offsets` are the next queue offsets of its topic, and `queue_id` the key of its queue there.
+        """
+        cdef int64_t size, queue_offset = 0, properties_size = ordinary.properties_size
+        cdef int32_t sys_flag
+        cdef bint needs_separator = False
+        cdef const Piece* last
+        cdef PyObject* found
+        cdef uint8_t* p
+        if (
+            ordinary.queue_id < 0 or ordinary.queue_id > MAX_INT or ordinary.born < 0
+            or ordinary.sys_flag != <int32_t>ordinary.sys_flag or ordinary.flag != <int32_t>ordinary.flag
+            or ordinary.reconsume_times != <int32_t>ordinary.reconsume_times
+        ):
+            return -1
+        sys_flag = <int32_t>ordinary.sys_flag
+        if (
+            (sys_flag & TRANSACTION_MASK) == PREPARED or (sys_flag & TRANSACTION_MASK) == ROLLBACK
+            or (in_batch and sys_flag & TRANSACTION_MASK)
+        ):
             return -1
         if self.has_record_crc:
-            needs_separator = properties_size > 0 and (
-                pieces[count - 1].size == 0 or pieces[count - 1].text[pieces[count - 1].size - 1] != 2
-            )
+            last = ordinary.pieces + (ordinary.count - 1 if ordinary.count else 0)
+            needs_separator = properties_size > 0 and (last.size == 0 or last.text[last.size - 1] != 2)
             properties_size += needs_separator + RECORD_CRC_SIZE
-        size = 75 + born_size + store_size + body_size + topic_size + properties_size
+        size = (
+            75 + ordinary.born_host_size + ordinary.store_host_size + ordinary.body_size + ordinary.topic_size
+            + properties_size
+        )
         if (
-            body_size > self.max_body_bytes or size > self.max_record_bytes or properties_size > 32767
+            ordinary.body_size > self.max_body_bytes or size > self.max_record_bytes or properties_size > 32767
             or size + 8 > self.target.len - at
         ):
             return -1
         sys_flag &= ~0x30
-        if born_size == 20:
+        if ordinary.born_host_size == 20:
             sys_flag |= 0x10
-        if store_size == 20:
+        if ordinary.store_host_size == 20:
             sys_flag |= 0x20
-        found = PyDict_GetItem(offsets, <object>queue_id_object)
+        found = PyDict_GetItem(offsets, queue_id)
         if found is not NULL:
             queue_offset = PyLong_AsLongLong(<object>found)
         p = <uint8_t*>self.target.buf + at
-        store32(p + 8, <int32_t>crc_of(<const uint8_t*>PyBytes_AS_STRING(<object>body), body_size))
-        store32(p + 12, <int32_t>queue_id)
-        store32(p + 16, <int32_t>flag)
+        store32(p + 8, <int32_t>crc_of(<const uint8_t*>ordinary.body, ordinary.body_size))
+        store32(p + 12, <int32_t>ordinary.queue_id)
+        store32(p + 16, <int32_t>ordinary.flag)
         store64(p + 20, queue_offset)
         store64(p + 28, self.from_offset + at)
-        store32(p + 36, <int32_t>sys_flag)
-        store64(p + 40, born if born else now)
-        memcpy(p + 48, born_host, born_size)
-        p += 48 + born_size
+        store32(p + 36, sys_flag)
+        store64(p + 40, ordinary.born if ordinary.born else now)
+        memcpy(p + 48, ordinary.born_host, ordinary.born_host_size)
+        p += 48 + ordinary.born_host_size
         store64(p, now)
-        memcpy(p + 8, store_host, store_size)
-        p += 8 + store_size
-        store32(p, <int32_t>reconsume_times)
-        store64(p + 4, prepared_offset)
-        store32(p + 12, <int32_t>body_size)
-        memcpy(p + 16, PyBytes_AS_STRING(<object>body), body_size)
-        p += 16 + body_size
-        p[0] = <uint8_t>topic_size
-        memcpy(p + 1, topic_text, topic_size)
-        p += 1 + topic_size
+        memcpy(p + 8, ordinary.store_host, ordinary.store_host_size)
+        p += 8 + ordinary.store_host_size
+        store32(p, <int32_t>ordinary.reconsume_times)
+        store64(p + 4, ordinary.prepared_offset)
+        store32(p + 12, <int32_t>ordinary.body_size)
+        memcpy(p + 16, ordinary.body, ordinary.body_size)
+        p += 16 + ordinary.body_size
+        p[0] = <uint8_t>ordinary.topic_size
+        memcpy(p + 1, ordinary.topic, ordinary.topic_size)
+        p += 1 + ordinary.topic_size
         store16(p, <int16_t>properties_size)
-        write_pieces(p + 2, pieces, count)
+        write_pieces(p + 2, ordinary.pieces, ordinary.count)
         if self.has_record_crc:
             if needs_separator:
                 p[2 + properties_size - RECORD_CRC_SIZE - 1] = 2
             seal_record(<uint8_t*>self.target.buf + at, <int32_t>size, MESSAGE_MAGIC)
         if publish:
             store_head(<uint8_t*>self.target.buf + at, <int32_t>size, MESSAGE_MAGIC)
-        offsets[<object>queue_id_object] = queue_offset + 1
+        offsets[queue_id] = queue_offset + 1
         placed.size = size
         placed.queue_offset = queue_offset
-        placed.queue_id = queue_id_object
-        placed.store_host = store_host_text
         return size
 
     cdef void advance(self, int64_t end, int64_t now, int64_t started, int64_t count) noexcept:
@@ -578,6 +617,89 @@ cdef class Appender:
         result = self.result(at, now, &placed)
         self.notify()
         return result
+
+    cdef int64_t append_one(self, Ordinary* ordinary, str topic, queue_id, Placed* placed) except? -2:
+        """Appends a message of `topic`, without its callbacks. Returns its physical offset, or -1 to decline.
+
+        The caller fills `ordinary` but for the topic and the store host, and calls `notify` when it is done.
+        """
+        cdef int64_t started = monotonic_ns(), now, at
+        cdef PyObject* found
+        now = wall_clock_ms(started) if self.clock is None else PyLong_AsLongLong(self.clock())  # first, as in append
+        if not self.is_open or not self.attached:
+            return -1
+        found = PyDict_GetItem(self.queues, topic)
+        if found is NULL:
+            return -1
+        ordinary.topic = PyUnicode_AsUTF8AndSize(topic, &ordinary.topic_size)
+        ordinary.store_host = PyBytes_AS_STRING(self.store_host)
+        ordinary.store_host_size = PyBytes_GET_SIZE(self.store_host)
+        at = self.position
+        if self.write(ordinary, <dict>found, queue_id, now, at, True, False, placed) < 0:
+            return -1
+        self.advance(at + placed.size, now, started, 1)
+        return self.from_offset + at
+
+    cdef int64_t append_batch(
+        self, Ordinary* ordinary, const uint8_t* item, int64_t count, bytes suffix, uint8_t* scratch, str topic,
+        queue_id, Placed* first, int64_t* end,
+    ) except? -2:
+        """Appends the messages of a client's batch, which become visible at once, without callbacks.
+
+        `check_batch` has checked the `count` items. Each gets the properties `suffix`; `scratch` has room for both.
+        Returns the first physical offset, and in *end that behind the last; or -1 to decline all.
+        """
+        cdef int64_t started = monotonic_ns(), now, start, at, i, size, before = -1
+        cdef Piece piece
+        cdef Placed placed
+        cdef PyObject* found
+        cdef dict offsets
+        now = wall_clock_ms(started) if self.clock is None else PyLong_AsLongLong(self.clock())  # first, as in append
+        if not self.is_open or not self.attached:
+            return -1
+        found = PyDict_GetItem(self.queues, topic)
+        if found is NULL:
+            return -1
+        offsets = <dict>found
+        found = PyDict_GetItem(offsets, queue_id)
+        if found is not NULL:
+            before = PyLong_AsLongLong(<object>found)
+        ordinary.topic = PyUnicode_AsUTF8AndSize(topic, &ordinary.topic_size)
+        ordinary.store_host = PyBytes_AS_STRING(self.store_host)
+        ordinary.store_host_size = PyBytes_GET_SIZE(self.store_host)
+        piece.text = <const char*>scratch
+        ordinary.pieces = &piece
+        ordinary.count = 1
+        start = at = self.position
+        for i in range(count):
+            ordinary.flag = load32(item + 12)
+            ordinary.body = <const char*>item + 20
+            ordinary.body_size = load32(item + 16)
+            size = load16(item + 20 + ordinary.body_size)
+            memcpy(scratch, item + 22 + ordinary.body_size, size)
+            if size and scratch[size - 1] != 2:
+                scratch[size] = 2
+                size += 1
+            memcpy(scratch + size, PyBytes_AS_STRING(suffix), PyBytes_GET_SIZE(suffix))
+            piece.size = ordinary.properties_size = size + PyBytes_GET_SIZE(suffix)
+            if (
+                memmem(scratch, piece.size, b"__CRC32#", 8) != NULL or has_zeros(<const char*>scratch, piece.size)
+                or self.write(ordinary, offsets, queue_id, now, at, i > 0, True, &placed) < 0
+            ):
+                memset(<uint8_t*>self.target.buf + start, 0, at - start)
+                if before >= 0:
+                    offsets[queue_id] = before
+                elif i:
+                    del offsets[queue_id]
+                return -1
+            if i == 0:
+                first[0] = placed
+            at += placed.size
+            item += load32(item)
+        store_head(<uint8_t*>self.target.buf + start, <int32_t>first.size, MESSAGE_MAGIC)
+        self.advance(at, now, started, count)
+        end[0] = self.from_offset + at
+        return self.from_offset + start
 
     def append_many(self, messages):
         """Appends a list of messages, which become visible at once; returns their results, or None to decline all."""

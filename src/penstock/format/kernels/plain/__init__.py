@@ -45,6 +45,7 @@ from penstock.format.kernels.plain.record import (
     walk,
     write_blank,
 )
+from penstock.format.kernels.plain.requests import RequestPath
 
 __all__ = [
     "Appender",
@@ -52,6 +53,7 @@ __all__ = [
     "PageReader",
     "RangeBuilder",
     "ReaderCount",
+    "RequestPath",
     "Residency",
     "TopicTable",
     "are_utf8",

@@ -1,0 +1,79 @@
+"""The request path, which takes no frame here. Twin of requests.pxi.
+
+So every request takes the broker's general path, which is also the reference for what the compiled request path stores
+and replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.format.kernels.plain.append import Appender
+
+
+class RequestPath:
+    """Serves ordinary requests straight from the bytes of a connection.
+
+    Each frame is served as a whole or left untouched. A send is ordinary if its topic is in `topics`, its message is
+    ordinary for the appender, and it asks for nothing but to be stored. A pull is ordinary if it wants all messages, or
+    those of its group's subscription, and `calls` finds some; an offset if `calls` commits or finds it.
+
+    appender      appends the messages of sends
+    topics        topics that take ordinary sends, each with its number of queues
+    held          queues, as (topic, queue id), for which pulls wait
+    calls         what is done in Python:
+                      on_stored(topic, queue id), after a send to a queue in `held`
+                      count_sent(topic, messages, bytes)
+                      pull(client, group, topic, queue id, offset, count, sysFlag, commitOffset, subVersion), which
+                      returns a page with data, next_begin_offset, min_offset and max_offset, or None
+                      commit(client, group, topic, queue id, offset), which returns whether it did
+                      query(group, topic, queue id), which returns the offset, or a negative number
+    frame_bytes   the largest frame
+    header_bytes  the largest header
+    reply_bytes   `serve` returns when the replies have reached about this size
+    """
+
+    def __init__(
+        self,
+        appender: Appender,
+        topics: dict[str, int],
+        held: Mapping[tuple[str, int], object],
+        calls: Any,
+        frame_bytes: int,
+        header_bytes: int,
+        reply_bytes: int,
+    ) -> None: ...
+
+    def answer_sends(
+        self, suffix: bytes, message_host: bytes, pieces: tuple[bytes, ...], binary_head: bytes, binary_tail: bytes
+    ) -> None:
+        """Sets what sends are stored and answered with.
+
+        suffix        the last property of each message
+        message_host  the start of each message id
+        pieces        the JSON header of a reply around its message id, queue id, queue offset and opaque
+        binary_head   the binary header of every reply up to its opaque
+        binary_tail   the constant fields of a binary reply
+        """
+
+    def answer_pulls(self, pieces: tuple[bytes, ...]) -> None:
+        """Sets the JSON header of a reply to a pull around its next, lowest and highest offset and its opaque."""
+
+    def answer_offsets(self, query: tuple[bytes, ...], commit: tuple[bytes, ...]) -> None:
+        """Sets the JSON headers of replies: to a query around offset and opaque, to a commit around its opaque."""
+
+    def serve(
+        self, client: object, data: bytes, at: int, born_host: bytes, takes_sends: bool
+    ) -> tuple[int, int, list[bytes]]:
+        """Serves the frames of `data` from `at` on, up to the first one that it leaves, or that is not complete.
+
+        client       passed to `calls`
+        born_host    the client's host in its 8 or 20 bytes
+        takes_sends  whether sends are served at all
+
+        Returns (at, stop, replies): the place of the first frame that was not served; where that frame ends if it must
+        be served in another way, else `at`; and the frames of the replies, in pieces. With about `reply_bytes` of
+        replies it returns early.
+        """
+        return at, at, []
