@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from penstock.errors import PenstockError, StoreFailed
@@ -45,9 +44,8 @@ class DamagedOnTheWay(BytesRefused):
 class ReplicaLog:
     """The receiving side of log replication."""
 
-    def __init__(self, log: CommitLog, wake_flush: Callable[[], object]) -> None:
+    def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self._wake_flush = wake_flush
         self._partial = bytearray()
         """Bytes received after `end` that are not a whole record yet."""
         self._partial_at = 0
@@ -172,7 +170,7 @@ class ReplicaLog:
 
     def _append(self, offset: int, data: memoryview, *, whole: bool = True, newest: int = 0) -> None:
         self._log.append_bytes(offset, data, whole=whole, newest=newest)
-        self._wake_flush()
+        self._log.watermarks.sync_soon(offset + len(data))
 
 
 def _first_cut_off(data: memoryview, base: int, start: int) -> tuple[int, int]:
