@@ -122,8 +122,10 @@ class GroupCommit(Worker):
         self._sync()
 
     def _sync(self) -> None:
-        with contextlib.suppress(FlushFailed):  # logged by the syncer, and the waiting puts have the reason
+        try:
             self._syncer.sync(0, all_files=True)
+        except FlushFailed:  # logged by the syncer, and the waiting puts have the reason
+            return
 
 
 class TimedFlush(Worker):

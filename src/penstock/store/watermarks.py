@@ -31,7 +31,6 @@ Thread-safe. Nothing is kept on disk: after a restart the flushed offset comes f
 from __future__ import annotations
 
 import _thread
-import contextlib
 import threading
 import time
 from collections import deque
@@ -440,8 +439,10 @@ def _end(waiters: Iterable[Waiter[Any]], status: PutStatus = PutStatus.PUT_OK, r
 def _unblock(waiters: list[Waiter[Any]]) -> None:
     """Wakes threads that block in `wait_here`. One that is awake already, because it leads, sees its end by itself."""
     for waiter in waiters:
-        with contextlib.suppress(RuntimeError):  # the lock is free already
+        try:
             waiter.token.release()
+        except RuntimeError:  # the lock is free already
+            continue
 
 
 def _ignore(waiters: list[Waiter[Any]]) -> None:
@@ -450,6 +451,9 @@ def _ignore(waiters: list[Waiter[Any]]) -> None:
 
 def _deliver(ended: list[Waiter[Any]]) -> None:
     """Calls each sink once with all of its waits."""
+    if len(ended) == 1:
+        ended[0].sink(ended)
+        return
     by_sink: dict[Sink[Any], list[Waiter[Any]]] = {}
     for waiter in ended:
         by_sink.setdefault(waiter.sink, []).append(waiter)
