@@ -50,6 +50,11 @@ class PutPath:
         self._statistics = statistics
         self._watermarks = engine.log.watermarks
         self._needs_no_ack = True
+        self._appender = engine.log.appender
+        self._appender.finish = self._finish
+        self.put: Callable[[Message], PutResult] = self._appender.put
+        """Appends a message and waits for its acks. Compiled: an ordinary message that waits for nothing meets no
+        Python on its way."""
         self.on_role()
         self._append_ordinary = engine.log.append_ordinary
         self._append_ordinary_batch = engine.log.append_ordinary_batch
@@ -63,6 +68,7 @@ class PutPath:
         """
         if any(self._watermarks.needs):
             self._needs_no_ack = False
+            self._appender.waits = True
             self._statistics.count_every_put()
 
     def change_settings(self, settings: Settings) -> None:
@@ -70,10 +76,8 @@ class PutPath:
         self._settings = settings
         self._log.limit_sizes(settings.max_message_size, settings.max_record_size)
 
-    def put(self, message: Message) -> PutResult:
-        ordinary = self._append_ordinary(message)
-        if ordinary is not None and self._needs_no_ack:
-            return ordinary
+    def _finish(self, message: Message, ordinary: PutResult | None) -> PutResult:
+        """Ends a put that the fast path has declined (None), or that has to wait."""
         started = time.perf_counter()
         results, end_offset = self._resume(message, ordinary)
         result = _with_status(results[0], *self._await_acks(end_offset))

@@ -124,7 +124,6 @@ class MessageStore:
         self._syncer = LogSyncer(self.log.queue, self.watermarks, self._checkpoint.set_log, self._fail)
         self._threads = StoreThreads(engine, self._syncer, self._stop_writes)
         self._put_path: PutPath | None = None
-        self._put: Callable[[Message], PutResult] = self._refuse
         self._closed = False
 
     @property
@@ -223,7 +222,7 @@ class MessageStore:
         self.retention = Retention(engine, self._topics, LogOnlyCleaner if engine.only_appends else DerivedCleaner)
         self._threads.add(*self.retention.threads())
         self._put_path = PutPath(engine, self.statistics)
-        self._put = self._put_path.put
+        self.put = self._put_path.put  # type: ignore[assignment, method-assign]  # a call less for each message
         self._threads.start()
         self._on_role(self._put_path)
 
@@ -298,7 +297,7 @@ class MessageStore:
 
     def put(self, message: Message) -> PutResult:
         """Stores one message. Returns after the waits for disk and slave that flushDiskType and brokerRole require."""
-        return self._put(message)
+        return self._writer().put(message)
 
     def put_many(self, messages: Sequence[Message]) -> BatchResult:
         """Stores all messages or none. They are contiguous in the log and share one flush."""
@@ -331,9 +330,6 @@ class MessageStore:
         with needing_pyarrow():
             from penstock.store.arrow_batches import put_batch
         return put_batch(self._writer(), self.settings, batch)
-
-    def _refuse(self, message: Message) -> PutResult:
-        return self._writer().put(message)
 
     def _writer(self) -> PutPath:
         if self._put_path is None:

@@ -230,6 +230,10 @@ cdef class Appender:
     """True to have `wake` called after the next append."""
     cdef public object wake
     """Called after an append if the follower is asleep."""
+    cdef public object finish
+    """Called by `put` with a message and its result, which is None if it was declined; returns the final result."""
+    cdef public bint waits
+    """True to have `put` call `finish` for each message."""
     cdef public object page_need
     """Called after every 8 MiB: it is time to prefault the next pages."""
     cdef int64_t page_need_at  # position in the file
@@ -518,6 +522,14 @@ cdef class Appender:
 
     def append(self, message):
         """Appends a message and returns its result, or None to decline."""
+        return self.append_one(message)
+
+    def put(self, message):
+        """Appends a message and returns its result; what `finish` returns if it is declined, or `waits` is true."""
+        result = self.append_one(message)
+        return self.finish(message, result) if result is None or self.waits else result
+
+    cdef append_one(self, message):
         cdef int64_t started = monotonic_ns(), now, at
         cdef Placed placed
         if self.clock is None:

@@ -48,6 +48,10 @@ class Appender:
         """True to have `wake` called after the next append."""
         self.wake: Callable[[], object] = _noop
         """Called after an append if the follower is asleep."""
+        self.finish: Callable[[Any, Any], Any] = _decline
+        """Called by `put` with a message and its result, which is None if it was declined; returns the final result."""
+        self.waits = False
+        """True to have `put` call `finish` for each message."""
         self.page_need: Callable[[], object] = _noop
         """Called after every 8 MiB: it is time to prefault the next pages."""
         self.queues: dict[str, dict[int, int]] = {}
@@ -76,9 +80,17 @@ class Appender:
         """Appends a message and returns its result, or None to decline."""
         return None
 
+    def put(self, message: object) -> Any:
+        """Appends a message and returns its result; what `finish` returns if it is declined, or `waits` is true."""
+        return self.finish(message, None)
+
 
 def _noop() -> None:
     """Does nothing."""
+
+
+def _decline(message: object, result: object) -> None:
+    """The `finish` of an appender that no store uses."""
 
 
 def prefault(out: WritableBuffer, start: int, stop: int) -> None:
