@@ -43,8 +43,9 @@ from bench.soak import CHART_FILE, JSON_FILE, NEED, SoakPlan, save, soak, summar
 from bench.spark import SparkSuite
 from bench.sql import SqlSuite
 from bench.store import StoreSuite
+from bench.syncflush import calls_per_put, describe, turn
 from bench.tables import write_tables
-from bench.workspace import GIB, BenchFailed
+from bench.workspace import GIB, BenchFailed, workspace
 from penstock.errors import PenstockError
 
 SUITES: tuple[Suite, ...] = (
@@ -253,6 +254,23 @@ def command_of_soak(
     save(result, json, chart)
     print(*summary(result), sep="\n")
     return 1 if result.findings else 0
+
+
+@app.command("syncflush", help="A put under SYNC_FLUSH beside a bare msync of as many bytes, in turns on one disk.")
+def command_of_syncflush(
+    puts: Annotated[int, typer.Option(min=1, help="Puts of a round.")] = 500,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, one line each.")] = 3,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that put in the second half of a round.")] = 16,
+    folder: Folder = None,
+) -> int:
+    with workspace(folder, GIB) as place:
+        for _ in range(rounds):
+            print("one thread:", describe(turn(place, puts, 1)), flush=True)
+            print(f"{threads} threads:", describe(turn(place, puts * 4, threads)), flush=True)
+        calls = calls_per_put(place)
+    if calls is not None:
+        print(f"system calls of a put from one thread: {calls['futex']:.1f} futex, {calls['msync']:.1f} msync")
+    return 0
 
 
 COMMANDS = {each.name for each in app.registered_commands}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.disks import WAIT_SECONDS, FaultyFiles, Gate, WatchedFiles
+from support.stores import eventually
 
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutStatus, Settings
 from penstock.store import flush as flush_module
@@ -119,17 +121,202 @@ def test_puts_that_reach_into_the_next_files_are_answered_together(
     assert store.log.queue.flushed_where == answers[-1].end_offset
 
 
-def test_a_put_that_waits_too_long_says_so_and_is_stored(open_store: Open, gate: Gate) -> None:
+def test_a_put_that_waits_too_long_while_another_leads_says_so_and_is_stored(open_store: Open, gate: Gate) -> None:
     store = open_store(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=20)
     gate.shut()
-    answer = store.put(Message("orders", b"late"))
-    assert answer.status is PutStatus.FLUSH_DISK_TIMEOUT
-    assert answer.stored
-    assert "not on disk after 0.02 seconds" in answer.reason
-    gate.open()
+    with ThreadPoolExecutor(1) as threads:
+        leader = threads.submit(store.put, Message("orders", b"leads"))
+        gate.wait_until_reached()
+        answer = store.put(Message("orders", b"late"))
+        assert answer.status is PutStatus.FLUSH_DISK_TIMEOUT
+        assert answer.stored
+        assert "not on disk after 0.02 seconds" in answer.reason
+        assert not leader.done(), "its own sync is still under way"
+        gate.open()
+        assert leader.result(WAIT_SECONDS).status is PutStatus.FLUSH_DISK_TIMEOUT, "stored, but not in time"
     assert store.append(Message("orders", b"next")).ok
     store.flush()  # however long the disk itself takes
-    assert bodies(store) == [b"late", b"next"]
+    assert bodies(store) == [b"leads", b"late", b"next"]
+
+
+# -- who leads -----------------------------------------------------------------------------------------------
+
+
+class SyncThreads:
+    """Records the thread of each sync of the log. The first one waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+        self.is_reached = threading.Event()
+        self.go_on = threading.Event()
+        self.fails = False
+
+    def __call__(self, path: Path) -> None:
+        if path.parent.name == "commitlog":
+            self.threads.append(threading.current_thread().name)
+            if len(self.threads) == 1:
+                self.is_reached.set()
+                assert self.go_on.wait(WAIT_SECONDS), "the sync was never let go on"
+            if self.fails:
+                refuse(path)
+
+
+FLUSH_THREAD = "penstock-group-commit"
+
+
+def waiting(store: MessageStore) -> int:
+    return len(store.watermarks._disk)
+
+
+def test_a_put_that_nobody_syncs_for_syncs_on_its_own_thread(store: MessageStore, disk: WatchedFiles) -> None:
+    disk.on_sync = syncs = SyncThreads()
+    syncs.go_on.set()
+    assert store.put(Message("orders", b"second")).ok
+    assert syncs.threads == [threading.current_thread().name]
+
+
+def test_the_leader_hands_over_to_the_first_who_waits(store: MessageStore, disk: WatchedFiles) -> None:
+    disk.on_sync = syncs = SyncThreads()
+    with ThreadPoolExecutor(16, "putting") as threads:
+        leader = threads.submit(store.put, Message("orders", b"leads"))
+        assert syncs.is_reached.wait(WAIT_SECONDS)
+        others = [threads.submit(store.put, Message("orders", b"waits")) for _ in range(15)]
+        eventually(lambda: waiting(store) == 16, "the others never waited")
+        syncs.go_on.set()
+        assert all(answer.result(WAIT_SECONDS).ok for answer in [leader, *others])
+    assert len(syncs.threads) == 2, "one sync for all 15"
+    assert syncs.threads[1].startswith("putting")
+    assert syncs.threads[1] != syncs.threads[0]
+
+
+def test_asynchronous_callers_are_served_by_the_flush_thread(store: MessageStore, disk: WatchedFiles) -> None:
+    disk.on_sync = syncs = SyncThreads()
+    first = store.put_async(Message("orders", b"first"))
+    assert syncs.is_reached.wait(WAIT_SECONDS)
+    second = store.put_async(Message("orders", b"second"))
+    syncs.go_on.set()
+    assert first.result(WAIT_SECONDS).ok
+    assert second.result(WAIT_SECONDS).ok
+    assert set(syncs.threads) == {FLUSH_THREAD}
+
+
+@pytest.mark.parametrize("first_is_blocking", [True, False])
+def test_callers_that_block_and_callers_that_do_not_share_syncs(
+    store: MessageStore, disk: WatchedFiles, first_is_blocking: bool
+) -> None:
+    disk.on_sync = syncs = SyncThreads()
+    with ThreadPoolExecutor(4, "putting") as threads:
+        leader = threads.submit(store.put, Message("orders", b"leads"))
+        assert syncs.is_reached.wait(WAIT_SECONDS)
+        blocking: list[Future[Any]] = []
+        answers: list[Future[Any]] = []
+        for is_blocking in (first_is_blocking, not first_is_blocking):
+            before = waiting(store)
+            if is_blocking:
+                blocking.append(threads.submit(store.put, Message("orders", b"blocks")))
+            else:
+                answers.append(store.put_async(Message("orders", b"does not")))
+            eventually(lambda before=before: waiting(store) > before, "it never waited")
+        syncs.go_on.set()
+        assert all(each.result(WAIT_SECONDS).ok for each in [leader, *blocking, *answers])
+    assert len(syncs.threads) == 2
+    assert syncs.threads[1].startswith("putting" if first_is_blocking else FLUSH_THREAD)
+
+
+def test_when_the_leaders_sync_fails_all_who_wait_get_the_reason_and_writes_stop(
+    store: MessageStore, disk: WatchedFiles
+) -> None:
+    disk.on_sync = syncs = SyncThreads()
+    syncs.fails = True
+    with ThreadPoolExecutor(4) as threads:
+        leader = threads.submit(store.put, Message("orders", b"leads"))
+        assert syncs.is_reached.wait(WAIT_SECONDS)
+        others = [threads.submit(store.put, Message("orders", b"waits")) for _ in range(3)]
+        others.append(store.put_async(Message("orders", b"does not block")))
+        eventually(lambda: waiting(store) == 5, "the others never waited")
+        syncs.go_on.set()
+        answers = [each.result(WAIT_SECONDS) for each in [leader, *others]]
+    assert {answer.status for answer in answers} == {PutStatus.UNKNOWN_ERROR}
+    assert all("could not be synced" in (answer.reason or "") for answer in answers)
+    assert store.put(Message("orders", b"no")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert len(syncs.threads) == 1, "a failed sync is never tried again"
+
+
+@pytest.mark.parametrize("error", [MemoryError("planted"), KeyboardInterrupt()], ids=repr)
+def test_a_leader_that_raises_in_its_sync_wakes_the_others_with_the_failure(
+    store: MessageStore, disk: WatchedFiles, error: BaseException
+) -> None:
+    syncs = SyncThreads()
+
+    def interrupt(path: Path) -> None:
+        syncs(path)
+        if path.parent.name == "commitlog":
+            raise error
+
+    disk.on_sync = interrupt
+    with ThreadPoolExecutor(2) as threads:
+        leader = threads.submit(store.put, Message("orders", b"leads"))
+        assert syncs.is_reached.wait(WAIT_SECONDS)
+        other = threads.submit(store.put, Message("orders", b"waits"))
+        eventually(lambda: waiting(store) == 2, "the other never waited")
+        syncs.go_on.set()
+        assert other.result(WAIT_SECONDS).status is PutStatus.UNKNOWN_ERROR
+        if isinstance(error, Exception):
+            assert leader.result(WAIT_SECONDS).status is PutStatus.UNKNOWN_ERROR
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                leader.result(WAIT_SECONDS)
+    assert not store.put(Message("orders", b"no")).stored
+    assert len(syncs.threads) == 1
+
+
+def test_if_the_next_leader_is_interrupted_the_flush_thread_leads(
+    store: MessageStore, disk: WatchedFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.on_sync = syncs = SyncThreads()
+    lead, leads = store.watermarks._lead, 0
+
+    def interrupted_once() -> None:
+        nonlocal leads
+        leads += 1
+        if leads == 2:
+            raise KeyboardInterrupt
+        lead()
+
+    monkeypatch.setattr(store.watermarks, "_lead", interrupted_once)
+    with ThreadPoolExecutor(2, "putting") as threads:
+        leader = threads.submit(store.put, Message("orders", b"leads"))
+        assert syncs.is_reached.wait(WAIT_SECONDS)
+        second = threads.submit(store.put, Message("orders", b"is interrupted"))
+        eventually(lambda: waiting(store) == 2, "the second never waited")
+        third = store.put_async(Message("orders", b"third"))
+        syncs.go_on.set()
+        assert leader.result(WAIT_SECONDS).ok
+        with pytest.raises(KeyboardInterrupt):
+            second.result(WAIT_SECONDS)
+        assert third.result(WAIT_SECONDS).ok
+    assert syncs.threads[1:] == [FLUSH_THREAD]
+    assert store.put(Message("orders", b"goes on")).ok
+
+
+def test_a_store_that_closes_while_puts_wait_answers_them(
+    store: MessageStore, disk: WatchedFiles, open_store: Open
+) -> None:
+    disk.on_sync = syncs = SyncThreads()
+    with ThreadPoolExecutor(4) as threads:
+        leader = threads.submit(store.put, Message("orders", b"leads"))
+        assert syncs.is_reached.wait(WAIT_SECONDS)
+        others = [threads.submit(store.put, Message("orders", b"waits")) for _ in range(2)]
+        eventually(lambda: waiting(store) == 3, "the others never waited")
+        closing = threads.submit(store.close)
+        eventually(lambda: store._closed, "it never closed")
+        assert not any(each.done() for each in [leader, *others])
+        syncs.go_on.set()
+        assert all(each.result(WAIT_SECONDS).ok for each in [leader, *others])
+        closing.result(WAIT_SECONDS)
+    again = open_store()
+    assert again.report.clean_exit
+    assert bodies(again) == [b"first", b"leads", b"waits", b"waits"]
 
 
 # -- not waiting ---------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ FLUSH_DISK_TIMEOUT, as in RocketMQ.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -42,14 +41,13 @@ class _AsyncPut(NamedTuple):
 
 
 class PutPath:
-    """Appends messages and waits for their acks. Thread-safe. `wake_flush` is called after each append."""
+    """Appends messages and waits for their acks. Thread-safe."""
 
-    def __init__(self, engine: Engine, statistics: Statistics, wake_flush: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, statistics: Statistics) -> None:
         self._settings = settings = engine.settings
         self._log = engine.log
         self._flags = engine.flags
         self._statistics = statistics
-        self.wake_flush = wake_flush
         self._watermarks = engine.log.watermarks
         self._appender = engine.log.appender
         self._appender.resume = self._resume_put
@@ -115,7 +113,7 @@ class PutPath:
             result = self._append([message], wait=False, again=again)[0][0]
         else:
             result = ordinary
-            self.wake_flush()
+            self._watermarks.sync_soon(result.end_offset)
         self._statistics.count_put(result, time.perf_counter() - started, appended=ordinary is not None)
         return result
 
@@ -192,9 +190,11 @@ class PutPath:
         return results, self._appended(results[-1].end_offset, wait=wait and any(message.wait for message in prepared))
 
     def _appended(self, end_offset: int, *, wait: bool = True) -> int:
-        """Wakes the flush thread. Returns the log offset to wait for; 0 if there is no need to wait."""
-        self.wake_flush()
-        return end_offset if wait and not self._needs_no_ack else 0
+        """Returns the log offset to wait for; 0 if there is no need to wait. Then it is synced all the same."""
+        if wait and not self._needs_no_ack:
+            return end_offset
+        self._watermarks.sync_soon(end_offset)
+        return 0
 
     def _check_state(self) -> None:
         self._log.check_accepts_puts()
@@ -227,15 +227,8 @@ class PutPath:
         """Waits until the log is safe up to `end_offset`, or not in time. Returns the final status and its reason."""
         if not end_offset:
             return PutStatus.PUT_OK, ""
-        ended = threading.Event()
-        waiter = self._watermarks.wait(end_offset, _set_events, ended)
-        ended.wait()
+        waiter = self._watermarks.wait_here(end_offset)
         return waiter.status, waiter.reason
-
-
-def _set_events(waiters: list[Waiter[threading.Event]]) -> None:
-    for waiter in waiters:
-        waiter.token.set()
 
 
 def _with_status(result: PutResult, status: PutStatus, reason: str) -> PutResult:

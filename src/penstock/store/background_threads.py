@@ -19,7 +19,7 @@ from penstock.store.flush import GroupCommit, LogSyncer, TimedCommit, TimedFlush
 from penstock.store.preallocate import Prefaulter
 from penstock.store.settings import FlushDiskType
 from penstock.store.store_parts import Engine
-from penstock.store.worker_thread import Worker, noop
+from penstock.store.worker_thread import Worker
 
 log = logging.getLogger("penstock.store")
 
@@ -36,16 +36,12 @@ class StoreThreads:
         self.dead: dict[str, str] = {}
         """The threads that ended by an exception, each with that exception."""
 
-    def add_flush(self) -> Callable[[], None]:
-        """Adds the threads that flush the log.
-
-        Returns what has to be called after each append: it wakes the group commit, and does nothing under ASYNC_FLUSH.
-        """
+    def add_flush(self) -> None:
+        """Adds the threads that flush the log."""
         settings, commit_log = self._engine.settings, self._engine.log
         if settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            group_commit = GroupCommit(self._syncer)
-            self.add(group_commit)
-            return group_commit.wake
+            self.add(GroupCommit(self._syncer, commit_log.watermarks))
+            return
         flush = TimedFlush(settings, self._syncer)
         if settings.transient_pool_active:
 
@@ -61,7 +57,6 @@ class StoreThreads:
             prefaulter = Prefaulter(commit_log.queue)
             commit_log.on_page_need(prefaulter.wake)
             self.add(prefaulter)
-        return noop
 
     def add(self, *workers: Worker) -> None:
         """Adds threads. They start with `start`, or at once if that was called. Leaves known ones alone."""

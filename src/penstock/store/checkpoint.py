@@ -33,7 +33,8 @@ class CheckpointFile:
             self.value = Checkpoint.unpack(self._io.read_bytes(self._path))
 
     def set_log(self, timestamp: int) -> None:
-        self._set(physic=timestamp)
+        if timestamp > self.value.physic:
+            self._set(physic=timestamp)
 
     def set_queues(self, timestamp: int) -> None:
         self._set(logics=timestamp)

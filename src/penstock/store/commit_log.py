@@ -72,11 +72,13 @@ class CommitLog:
         )
         """The fast path into the log; other modules only read its counters."""
         self.appender.queues = self._next_offsets
-        self.appender.wake = self.appender.page_need = noop
+        self.appender.wake, self.appender.page_need = self.wake_follower, noop
         self.append_ordinary: Callable[[Message], PutResult | None] = self.appender.append
         """Appends one message on the fast path. Returns None and changes nothing if it needs the general path."""
         self.append_ordinary_batch: Callable[[Sequence[Message]], list[PutResult] | None] = self.appender.append_many
         """Like `append_ordinary`, for a batch. The batch becomes visible atomically."""
+        self._is_follower_asleep = False
+        self._wake_follower: Callable[[], object] = noop
         self._is_writable = False
         """Whether the store's flags allow puts."""
         self._settings = settings
@@ -155,17 +157,22 @@ class CommitLog:
         for topic, queue_id, offset in next_offsets:
             self.set_next_offset(topic, queue_id, offset)
 
-    def on_append(self, wake: Callable[[], object]) -> None:
-        """Calls `wake` after an append if the dispatch thread is asleep."""
-        self.appender.wake = wake
+    def on_visible(self, wake: Callable[[], object]) -> None:
+        """Calls `wake` when there are new visible records, if the dispatch thread is asleep: see `set_follower_asleep`.
+
+        Under SYNC_FLUSH that is after a sync, else after each append.
+        """
+        self._wake_follower = wake
+        self.watermarks.on_advance(self.wake_follower)
 
     def on_page_need(self, page_need: Callable[[], object]) -> None:
         """Calls `page_need` after every 8 MiB appended, so that the next pages are prefaulted in time."""
         self.appender.page_need = page_need
 
     def set_follower_asleep(self, is_asleep: bool) -> None:
-        """Sets whether the dispatch thread sleeps, so that the next append wakes it."""
-        self.appender.is_follower_asleep = is_asleep
+        """Sets whether the dispatch thread sleeps, so that the next visible records wake it."""
+        self._is_follower_asleep = is_asleep
+        self.appender.is_follower_asleep = is_asleep and not self.watermarks.needs.flushed
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -282,7 +289,7 @@ class CommitLog:
             file.store_timestamp = self.newest_timestamp = now
             file.wrote = first + total
             self._advance_queues(file, messages, results)
-        self.wake_follower()
+        self._appended()
         return results
 
     def append_rows(self, batch: PutRows) -> tuple[int, int, str]:
@@ -307,7 +314,7 @@ class CommitLog:
                 else:
                     self._append_piece(file, batch, done, stop, next_offsets, now)
                     done = stop
-        self.wake_follower()
+        self._appended()
         self.appender.page_need()
         return done, now, failure
 
@@ -333,7 +340,7 @@ class CommitLog:
                 rest = data[:BLANK_HEADER_SIZE] if bulk else data
                 file.target[file.wrote : file.wrote + len(rest)] = rest
             file.wrote += len(data)
-        self.wake_follower()
+        self._appended()
         end = offset + len(data)
         if not bulk and end >= self._pages_needed_at:
             self._pages_needed_at = end + _PREFAULT_STEP
@@ -361,6 +368,12 @@ class CommitLog:
         return self._file_for(batch.size(start, stop)), stop
 
     def wake_follower(self) -> None:
+        if self._is_follower_asleep:
+            self._is_follower_asleep = False
+            self._wake_follower()
+
+    def _appended(self) -> None:
+        """Notifies as the appender does after an append of its own."""
         if self.appender.is_follower_asleep:
             self.appender.is_follower_asleep = False
             self.appender.wake()

@@ -44,7 +44,7 @@ from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import STEP, MappedFileQueue, file_name
 
 log = logging.getLogger("penstock.store")
-_MIN_BULK_WRITE = 2048 * UNIT_SIZE
+_MIN_BULK_WRITE = 4096
 NO_UNIT = (0, NO_RECORD_SIZE, 0)
 _TARGET = struct.Struct(">qi")
 UNITS_AT_ONCE: Final = 4096

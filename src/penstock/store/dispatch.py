@@ -1,7 +1,9 @@
 """Dispatch: follows the commit log and appends to consume queues and index.
 
-Appends wake the dispatch thread. A reader that needs the newest messages may run steps itself; a lock allows one step
-at a time. Dispatch never passes the log's confirmed offset, so under SYNC_FLUSH consumers see only messages on disk.
+New visible records wake the dispatch thread: under SYNC_FLUSH after a sync, else after an append. After each round it
+rests for a millisecond, so that a busy store wakes it once a millisecond and not with each put. A reader that needs the
+newest messages may run steps itself; a lock allows one step at a time. Dispatch never passes the log's confirmed
+offset, so under SYNC_FLUSH consumers see only messages on disk.
 
 Steps are idempotent: units and index items that exist are skipped. A crash loses nothing, because recovery dispatches
 again. A record gets no unit if its topic was deleted after the record was stored; the index contains it all the same.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +42,7 @@ from penstock.store.worker_thread import Died, Listeners, reporting_death
 
 log = logging.getLogger("penstock.store")
 _RETRY_SECONDS = 0.1
+_REST_SECONDS = 0.001
 Arrived = Callable[[str, int, int, npt.NDArray[np.int64]], None]
 """Takes topic, queue id, the queue's new max offset, and the tags codes of the new messages."""
 
@@ -202,6 +206,8 @@ class Dispatcher:
             while not self._try_catch_up() and not self._closed:
                 self._wake.clear()
                 self._wake.wait(_RETRY_SECONDS)
+            if not self._batch_delay:
+                time.sleep(_REST_SECONDS)
 
     def _try_catch_up(self) -> bool:
         """Dispatches what is missing. If the disk has no room for it, makes the store refuse puts and returns False."""

@@ -38,17 +38,19 @@ from penstock.store.lock import StoreLock, held_by_this_process, lock_owner
 # -- memory calls that Python's mmap lacks, or makes with the GIL held ----------------------------------------
 
 _libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+_msync = _libc.msync
+_msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MS_SYNC = 4  # Linux's; elsewhere another number, and 4 may mean to drop pages
 _IS_LINUX = sys.platform == "linux"
 
 
 def lock_memory(memory: mmap.mmap) -> bool:
     """Locks the map in RAM. Returns False if the system's limit forbids it."""
-    return _on_range(_libc.mlock, memory, 0, len(memory)) == 0
+    return _on_all(_libc.mlock, memory) == 0
 
 
 def unlock_memory(memory: mmap.mmap) -> bool:
-    return _on_range(_libc.munlock, memory, 0, len(memory)) == 0
+    return _on_all(_libc.munlock, memory) == 0
 
 
 def sync_memory(memory: mmap.mmap, start: int, stop: int) -> None:
@@ -56,16 +58,21 @@ def sync_memory(memory: mmap.mmap, start: int, stop: int) -> None:
     start -= start % mmap.PAGESIZE
     if not _IS_LINUX:
         memory.flush(start, stop - start)
-    elif _on_range(_libc.msync, memory, start, stop - start, _MS_SYNC):
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
+    elif start < stop:
+        held = ctypes.c_char.from_buffer(memory, start)  # so that it is not unmapped meanwhile
+        try:
+            failed = _msync(ctypes.addressof(held), stop - start, _MS_SYNC)
+        finally:
+            del held
+        if failed:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))
 
 
-def _on_range(function: Callable[..., int], memory: mmap.mmap, start: int, size: int, *more: int) -> int:
-    held = (ctypes.c_char * len(memory)).from_buffer(memory)
+def _on_all(function: Callable[..., int], memory: mmap.mmap) -> int:
+    held = ctypes.c_char.from_buffer(memory)
     try:
-        address = ctypes.c_void_p(ctypes.addressof(held) + start)
-        return function(address, ctypes.c_size_t(size), *map(ctypes.c_int, more))
+        return function(ctypes.c_void_p(ctypes.addressof(held)), ctypes.c_size_t(len(memory)))
     finally:
         del held
 

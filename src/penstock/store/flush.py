@@ -1,8 +1,9 @@
-"""Flushing the commit log: the threads that bring appended records to disk.
+"""Flushing the commit log: who brings appended records to disk, and when.
 
-`GroupCommit` (SYNC_FLUSH) syncs once for all puts that wait. `TimedFlush` (ASYNC_FLUSH) syncs the log every 500 ms
-if it has grown by at least four pages, and every ten seconds however little it has grown; these are the defaults. Both
-sync through one `LogSyncer`. `TimedCommit` copies the transient pool's buffers into the files, which are synced later.
+`GroupCommit` (SYNC_FLUSH) syncs once for all puts that wait, on the thread of one of them. `TimedFlush` (ASYNC_FLUSH)
+syncs the log every 500 ms if it has grown by at least four pages, and every ten seconds however little it has grown;
+these are the defaults. Both sync through one `LogSyncer`. `TimedCommit` copies the transient pool's buffers into the
+files, which are synced later.
 
 A failed sync is final: the kernel may have dropped the dirty pages, so a retry could succeed without having written
 them. Waiting puts get an error, and the store refuses puts until a restart. `derived_flush.py` flushes queues and
@@ -46,6 +47,12 @@ class LogSyncer:
         self._flushed = flushed
         self._failed = failed
         self._gate = threading.Lock()
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Ends all syncing, because the files are about to be closed. Returns when no sync is running."""
+        with self._gate:
+            self._is_stopped = True
 
     def sync(self, least_pages: int, *, all_files: bool) -> None:
         """Syncs the log if it has grown by `least_pages`, then advances the watermarks. Raises FlushFailed.
@@ -53,22 +60,27 @@ class LogSyncer:
         Before that it calls `flushed` with the store time in ms up to which the log is on disk; or `failed` with the
         reason if the sync failed. With `all_files` every file up to the current end of the log is synced, not only the
         first dirty file. Records appended during the sync are left to the next one: otherwise steady puts would keep
-        this sync running, and no waiting put would be acked.
+        this sync running, and no waiting put would be acked. After `stop` nothing happens.
         """
         with self._gate:
             if self._watermarks.failure is not None:
                 raise FlushFailed(self._watermarks.failure)
+            if self._is_stopped:
+                return
             started = time.monotonic()
             try:
                 end = self._queue.max_offset
                 moved = self._queue.flush(least_pages)
                 while moved and all_files and self._queue.flushed_where < end:
                     moved = self._queue.flush(least_pages)
-            except OSError as error:
-                failure = f"the log could not be synced ({error.strerror}): puts are refused until a restart"
+            except BaseException as error:  # whatever it is: that the bytes are on disk is not known, and never will be
+                why = error.strerror if isinstance(error, OSError) else repr(error)
+                failure = f"the log could not be synced ({why}): puts are refused until a restart"
                 log.error("%s: %s", self._queue.folder, failure)
                 self._failed(failure)
                 self._watermarks.fail(failure)
+                if not isinstance(error, Exception):
+                    raise
                 raise FlushFailed(failure) from error
             took = time.monotonic() - started
         if took > SLOW_SYNC_SECONDS:
@@ -78,15 +90,42 @@ class LogSyncer:
 
 
 class GroupCommit(Worker):
-    """The flush thread of SYNC_FLUSH: one sync for all puts that wait for the disk. Each put wakes it."""
+    """SYNC_FLUSH: one sync for all puts that wait for the disk. The watermarks choose the thread that leads it.
 
-    def __init__(self, syncer: LogSyncer) -> None:
+    A put that blocks leads on its own thread (`lead`). This worker's thread leads for callers that do not block: event
+    loops, `put_async`, replicas, and messages that ask not to wait.
+    """
+
+    def __init__(self, syncer: LogSyncer, watermarks: Watermarks) -> None:
         super().__init__("penstock-group-commit", None)
         self._syncer = syncer
+        self._watermarks = watermarks
+        watermarks.on_lead(self.lead, self.wake)
+
+    def lead(self) -> None:
+        """Syncs the log on the thread of a put. A listener that fails stops writes, as if it had ended this worker.
+
+        What interrupts the thread from outside, such as KeyboardInterrupt, leaves.
+        """
+        try:
+            self._sync()
+        except Exception as error:
+            if self._died is None:
+                raise
+            self._died(self._thread.name, error)
 
     def work(self) -> None:
-        with contextlib.suppress(FlushFailed):  # logged by the syncer, and the waiting puts have the reason
+        self._sync()
+        self._watermarks.pass_lead()
+
+    def finish(self) -> None:
+        self._sync()
+
+    def _sync(self) -> None:
+        try:
             self._syncer.sync(0, all_files=True)
+        except FlushFailed:  # logged by the syncer, and the waiting puts have the reason
+            return
 
 
 class TimedFlush(Worker):

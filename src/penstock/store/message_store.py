@@ -123,7 +123,6 @@ class MessageStore:
         self._syncer = LogSyncer(self.log.queue, self.watermarks, self._checkpoint.set_log, self._fail)
         self._threads = StoreThreads(engine, self._syncer, self._stop_writes)
         self._put_path: PutPath | None = None
-        self._put: Callable[[Message], PutResult] = lambda message: self._writer().put(message)
         self._closed = False
 
     @property
@@ -215,15 +214,14 @@ class MessageStore:
             self._pool = TransientPool(settings.transient_store_pool_size, settings.mapped_file_size_commit_log)
         self.log.start(Allocator(engine.io, settings, self._pool, self._threads.died))
         self.flags.on_change(self.log.set_open)
-        self.log.on_append(self.dispatcher.wake)
-        self.watermarks.on_advance(self.dispatcher.wake)
-        wake_flush = self._threads.add_flush()
+        self.log.on_visible(self.dispatcher.wake)
+        self._threads.add_flush()
         flusher_type = CheckpointFlusher if engine.only_appends else DerivedFlusher
         self._threads.add(flusher_type(engine, self._checkpoint, self._notes, self.statistics, self._fail))
         self.retention = Retention(engine, self._topics, LogOnlyCleaner if engine.only_appends else DerivedCleaner)
         self._threads.add(*self.retention.threads())
-        self._put_path = PutPath(engine, self.statistics, wake_flush)
-        self._put = self._put_path.put
+        self._put_path = PutPath(engine, self.statistics)
+        self.put = self._put_path.put  # type: ignore[assignment, method-assign]  # a call less for each message
         self._threads.start()
         self._on_role(self._put_path)
 
@@ -249,6 +247,7 @@ class MessageStore:
         self.flags.raise_fault(StoreFault.NOT_WRITEABLE, "the store is closed")
         self.log.stop_appends()
         sound = self._threads.stop()
+        self._syncer.stop()
         self.watermarks.close("the store is closed")
         failed = failed or not sound or self.watermarks.failure is not None
         dispatches = not self.engine.only_appends
@@ -297,7 +296,7 @@ class MessageStore:
 
     def put(self, message: Message) -> PutResult:
         """Stores one message. Returns after the waits for disk and slave that flushDiskType and brokerRole require."""
-        return self._put(message)
+        return self._writer().put(message)
 
     def put_many(self, messages: Sequence[Message]) -> BatchResult:
         """Stores all messages or none. They are contiguous in the log and share one flush."""
@@ -402,7 +401,7 @@ class MessageStore:
 
     def _on_role(self, put_path: PutPath) -> None:
         """Adjusts the parts of the store to its role."""
-        self.replica_log = ReplicaLog(self.log, put_path.wake_flush) if self.role.takes_replica_bytes else None
+        self.replica_log = ReplicaLog(self.log) if self.role.takes_replica_bytes else None
         self._topics.on_role()
         put_path.on_role()
         if any(self.watermarks.needs):

@@ -7,14 +7,21 @@ All four are physical offsets. They only grow, except when recovery truncates th
     replicated    acknowledged by a slave; the replication server moves it with `acknowledge`
     visible       what is dispatched, read and sent to slaves: `flushed` under SYNC_FLUSH, else all readable records
 
-`wait` is the only way to wait for the safety of a record. `Needs` says what a put waits for: the disk under SYNC_FLUSH,
-a slave on a SYNC_MASTER. A change of the role changes the needs of later records only. A wait ends with the status of
-its put: PUT_OK; FLUSH_DISK_TIMEOUT after syncFlushTimeout; FLUSH_SLAVE_TIMEOUT after slaveTimeout; SLAVE_NOT_AVAILABLE
-if no slave can acknowledge soon; UNKNOWN_ERROR if the log could not be synced. A put that waits for both ends once both
-are decided. A slave's status wins over FLUSH_DISK_TIMEOUT, as in RocketMQ, and UNKNOWN_ERROR wins over all.
+`wait` and `wait_here` are the only ways to wait for the safety of a record. `Needs` says what a put waits for: the disk
+under SYNC_FLUSH, a slave on a SYNC_MASTER. A change of the role changes the needs of later records only. A wait ends
+with the status of its put: PUT_OK; FLUSH_DISK_TIMEOUT after syncFlushTimeout; FLUSH_SLAVE_TIMEOUT after slaveTimeout;
+SLAVE_NOT_AVAILABLE if no slave can acknowledge soon; UNKNOWN_ERROR if the log could not be synced. A put that waits for
+both ends once both are decided. A slave's status wins over FLUSH_DISK_TIMEOUT, as in RocketMQ, and UNKNOWN_ERROR wins
+over all.
 
 Waits wait in one queue per watermark, in log order, so one sync or one ack ends all waits up to its offset. They are
 handed to their sink in one call, on the thread that moved the watermark: an event loop is woken once for all of them.
+
+Under SYNC_FLUSH the first who waits leads: it has the log synced for all who wait, in its own thread if it blocks in
+`wait_here`, else in the flush thread. Those who come meanwhile wait. When the sync ends, the leader ends the waits that
+it covers. If others wait, the first of them leads next. So one thread at a time leads, no other thread takes part, and
+no put waits while nobody leads. A leader returns when its sync does, even after its deadline.
+
 The thread `penstock-deadlines` ends overdue waits. It is a thread of the store and not a timer of the event loop,
 because puts wait without a loop, too, and only one place should decide between an ack and a timeout.
 
@@ -23,6 +30,7 @@ Thread-safe. Nothing is kept on disk: after a restart the flushed offset comes f
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from collections import deque
@@ -34,7 +42,7 @@ from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.message import PutStatus
 from penstock.store.role import Role
 from penstock.store.settings import FlushDiskType, Settings
-from penstock.store.worker_thread import Listeners, Worker
+from penstock.store.worker_thread import Listeners, Worker, noop
 
 T = TypeVar("T")
 
@@ -58,7 +66,7 @@ class Needs(NamedTuple):
 class Waiter(Generic[T]):
     """One wait for the safety of the log up to `end_offset`. `token` is the caller's own object."""
 
-    __slots__ = ("end_offset", "missing", "reason", "sink", "status", "token")
+    __slots__ = ("end_offset", "leads", "missing", "reason", "sink", "status", "token")
 
     def __init__(self, end_offset: int, sink: Sink[T], token: T) -> None:
         self.end_offset = end_offset
@@ -66,6 +74,8 @@ class Waiter(Generic[T]):
         self.token = token
         self.missing = 0
         """Number of watermarks that are still awaited."""
+        self.leads = False
+        """Whether this wait's caller has to have the log synced."""
         self.status = PutStatus.PUT_OK
         """The status of the put; final when the sink is called."""
         self.reason = ""
@@ -97,6 +107,13 @@ class _Line:
             place -= 1
         waits.insert(place, (waiter.end_offset, deadline, waiter))
         return deadline
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    @property
+    def first(self) -> Waiter[Any] | None:
+        return self._waits[0][2] if self._waits else None
 
     @property
     def next_deadline(self) -> float:
@@ -137,6 +154,14 @@ class Watermarks:
         self._slaves = _Line(settings.slave_timeout)
         self._closed: str | None = None
         """Why no put can wait any more; None while puts can."""
+        self._lead: Callable[[], object] = noop
+        self._wake_flush: Callable[[], object] = noop
+        self._has_leader = False
+        """Whether a thread syncs the log, or has been chosen to do it next."""
+        self._wanted = 0
+        """Physical offset up to which the log has to be synced: for waits, or by `sync_soon`."""
+        self._progress = (0, 0)
+        """`_wanted` and `flushed` at the end of the last lead. If neither has moved, another sync would be in vain."""
         self._alarm = inf
         """When the deadline thread wakes next, at the latest."""
         self.deadlines = DeadlineThread(self)
@@ -201,11 +226,43 @@ class Watermarks:
         `sink` is called at once, on this thread, if there is nothing to wait for.
         """
         waiter = Waiter(end_offset, sink, token)
-        deadline, awaits_slave = inf, False
+        try:
+            is_over = self._begin(waiter)
+        finally:
+            if waiter.leads:
+                self._wake_flush()
+        if is_over:
+            sink([waiter])
+        return waiter
+
+    def wait_here(self, end_offset: int) -> Waiter[Any]:
+        """Returns once the log is safe up to `end_offset`, or it is certain that it is not in time.
+
+        This thread syncs the log if it has to lead. If an exception interrupts it, the flush thread leads instead.
+        """
+        waiter = Waiter(end_offset, _unblock, _thread.allocate_lock())
+        waiter.token.acquire()
+        try:
+            self._begin(waiter)
+            while waiter.leads or waiter.missing:
+                if waiter.leads:
+                    self._lead()
+                    self.pass_lead(waiter)
+                else:
+                    waiter.token.acquire()
+        except BaseException:
+            self._abandon(waiter)
+            raise
+        return waiter
+
+    def _begin(self, waiter: Waiter[Any]) -> bool:
+        """Adds a wait to the lines of the watermarks that it needs. Returns whether there is nothing to wait for."""
+        end_offset, deadline, awaits_slave = waiter.end_offset, inf, False
         with self._gate:
             if self._sync_flush and self._queue.flushed_where < end_offset:
                 if self._closed is None:
                     deadline = self._disk.add(waiter)
+                    waiter.leads = self._take_lead(end_offset)
                 else:
                     waiter.note(PutStatus.UNKNOWN_ERROR, self._closed)
             is_old = end_offset <= self._changed_at
@@ -219,17 +276,67 @@ class Watermarks:
             if is_sooner:
                 self._alarm = deadline
             is_over = not waiter.missing
-        if is_over:
-            sink([waiter])
         if is_sooner:
             self.deadlines.wake()
         if awaits_slave:
             self._on_slave_wait.notify()
-        return waiter
+        return is_over
 
     def _is_slave_near(self, end_offset: int) -> bool:
         """Whether a slave is connected and the acks are less than haSlaveFallbehindMax bytes behind `end_offset`."""
         return self.connected_slaves > 0 and end_offset - self.replicated < self._max_lag
+
+    # -- leading ---------------------------------------------------------------------------------------------
+
+    def on_lead(self, lead: Callable[[], object], wake_flush: Callable[[], object]) -> None:
+        """`lead` syncs the log on the thread of a leader; it must not raise what it can report. `wake_flush` has the
+        flush thread lead: it calls `pass_lead` after its sync.
+        """
+        self._lead, self._wake_flush = lead, wake_flush
+
+    def sync_soon(self, end_offset: int) -> None:
+        """Has the log synced up to `end_offset`, although nobody waits for it. Does nothing under ASYNC_FLUSH."""
+        if self._sync_flush:
+            with self._gate:
+                leads = self._take_lead(end_offset)
+            if leads:
+                self._wake_flush()
+
+    def _take_lead(self, end_offset: int) -> bool:
+        """Asks for a sync up to `end_offset`. Returns whether the caller has to lead. The caller holds the gate."""
+        self._wanted = max(self._wanted, end_offset)
+        leads = not self._has_leader and self._closed is None
+        self._has_leader = self._has_leader or leads
+        return leads
+
+    def pass_lead(self, leader: Waiter[Any] | None = None) -> None:
+        """Ends the lead of a thread, after its sync. If more has to be synced, the first who waits leads next.
+
+        That is the flush thread if the first is an asynchronous caller.
+        """
+        with self._gate:
+            if leader is not None:
+                leader.leads = False
+            progress = self._wanted, self._queue.flushed_where
+            self._has_leader = progress[0] > progress[1] and progress != self._progress and self._closed is None
+            self._progress = progress
+            first = self._disk.first
+            follower = first if self._has_leader and first is not None and first.sink is _unblock else None
+            if follower is not None:
+                follower.leads = True
+            has_leader = self._has_leader
+        if follower is not None:
+            _unblock([follower])
+        elif has_leader:
+            self._wake_flush()
+
+    def _abandon(self, waiter: Waiter[Any]) -> None:
+        """Leaves a wait whose thread was interrupted. If it leads, or is chosen to, the flush thread leads instead."""
+        with self._gate:
+            waiter.sink = _ignore
+            leads, waiter.leads = waiter.leads, False
+        if leads:
+            self._wake_flush()
 
     # -- changing the role -----------------------------------------------------------------------------------
 
@@ -287,9 +394,13 @@ class Watermarks:
         not_on_disk = f"stored, but not on disk after {disk.limit_s:g} seconds"
         no_ack = f"stored, but no slave has acknowledged it after {slaves.limit_s:g} seconds"
         with self._gate:
+            disk_waits = len(disk)
             ended = _end(disk.pop_overdue(now), PutStatus.FLUSH_DISK_TIMEOUT, not_on_disk)
             ended += _end(slaves.pop_overdue(now), PutStatus.FLUSH_SLAVE_TIMEOUT, no_ack)
             self._alarm = alarm = min(disk.next_deadline, slaves.next_deadline)
+            is_late = disk_waits != len(disk)
+        if is_late:  # if an exception took the leader away at the wrong moment, the flush thread leads
+            self._wake_flush()
         _deliver(ended)
         return None if alarm == inf else max(alarm - now, 0.0)
 
@@ -325,8 +436,24 @@ def _end(waiters: Iterable[Waiter[Any]], status: PutStatus = PutStatus.PUT_OK, r
     return ended
 
 
+def _unblock(waiters: list[Waiter[Any]]) -> None:
+    """Wakes threads that block in `wait_here`. One that is awake already, because it leads, sees its end by itself."""
+    for waiter in waiters:
+        try:
+            waiter.token.release()
+        except RuntimeError:  # the lock is free already
+            continue
+
+
+def _ignore(waiters: list[Waiter[Any]]) -> None:
+    """The sink of abandoned waits."""
+
+
 def _deliver(ended: list[Waiter[Any]]) -> None:
     """Calls each sink once with all of its waits."""
+    if len(ended) == 1:
+        ended[0].sink(ended)
+        return
     by_sink: dict[Sink[Any], list[Waiter[Any]]] = {}
     for waiter in ended:
         by_sink.setdefault(waiter.sink, []).append(waiter)

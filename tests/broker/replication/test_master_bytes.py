@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,22 @@ def test_pieces_of_any_size_make_the_same_log(store: MessageStore, original: byt
     assert store.max_offset("orders", 0) == 60
     assert len(store.query("orders", "k33").records) == 1
     assert store.dispatcher.skipped_bytes == 0
+
+
+@pytest.mark.parametrize("at_most", [1 << 20, 4000, 100])
+def test_several_pieces_at_once_make_the_same_log(
+    store: MessageStore, original: bytes, at_most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces are joined in memory that is used again, or if they take more than `at_most`, in their own."""
+    monkeypatch.setattr(replica_log, "_MAX_JOINED", at_most)
+    at, numbers = 0, random.Random(5)
+    while at < len(original):
+        stop = min(at + numbers.randrange(1, 6000), len(original), at + FILE - at % FILE)
+        first, second = (numbers.randrange(at, stop + 1) for _ in range(2))
+        cuts = [at, *sorted((first, second)), stop]
+        taken(store).append(at, *(original[start:end] for start, end in pairwise(cuts)))
+        at = stop
+    assert content(store) == original
 
 
 def test_pages_are_asked_for_once_in_a_while_and_not_with_each_record(store: MessageStore, original: bytes) -> None:

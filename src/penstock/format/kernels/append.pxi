@@ -591,16 +591,16 @@ cdef class Appender:
 
     def put(self, message):
         """Appends a message and returns its result. `resume` puts what `append` declines, and waits for acks."""
-        result = self.append_one(message)
+        result = self.append_message(message)
         if result is None or self.needs_ack:
             return self.resume(message, result)
         return result
 
     def append(self, message):
         """Appends a message and returns its result, or None to decline."""
-        return self.append_one(message)
+        return self.append_message(message)
 
-    cdef append_one(self, message):
+    cdef append_message(self, message):
         cdef int64_t started = monotonic_ns(), now, at
         cdef Placed placed
         if self.clock is None:

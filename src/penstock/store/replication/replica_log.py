@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from penstock.errors import PenstockError, StoreFailed
@@ -34,6 +33,10 @@ _MAX_PARTIAL: Final = 8 << 20
 """Maximum number of damaged bytes kept in memory while no valid record follows them."""
 
 
+_MAX_JOINED: Final = 4 << 20
+"""Bytes: more than arrive in one read, with a partial record of 2 MB before them."""
+
+
 class BytesRefused(PenstockError):
     """The master's bytes cannot be appended to this log: wrong offset, wrong file size, or damage."""
 
@@ -45,12 +48,13 @@ class DamagedOnTheWay(BytesRefused):
 class ReplicaLog:
     """The receiving side of log replication."""
 
-    def __init__(self, log: CommitLog, wake_flush: Callable[[], object]) -> None:
+    def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self._wake_flush = wake_flush
         self._partial = bytearray()
         """Bytes received after `end` that are not a whole record yet."""
         self._partial_at = 0
+        self._joined = bytearray()
+        """The memory of `_join`."""
         self._needed = 0
         """How many partial bytes the record takes; 0 if that is not known. They are not examined before."""
         self._searched = 0
@@ -103,14 +107,28 @@ class ReplicaLog:
         if not self._partial and len(pieces) == 1:
             self._append_valid(base, memoryview(pieces[0]))
             return
-        data = self._partial
-        for piece in pieces:
-            data += piece
-        if len(data) < self._needed and (base + len(data)) % size:
+        total = len(self._partial) + sum(map(len, pieces))
+        if total < self._needed and (base + total) % size:
+            for piece in pieces:
+                self._partial += piece
             self._partial_at = base
             return
+        data = self._join(total, self._partial, *pieces)
         self._partial, self._needed = bytearray(), 0
-        self._append_valid(base, memoryview(data))
+        self._append_valid(base, data)
+
+    def _join(self, total: int, *pieces: bytes | bytearray | memoryview) -> memoryview:
+        """Returns the pieces as one. Up to _MAX_JOINED bytes are in memory that the next call uses again."""
+        if total > _MAX_JOINED:
+            joined = memoryview(bytearray(total))
+        else:
+            self._joined = self._joined or bytearray(_MAX_JOINED)  # new memory each time would cost its page faults
+            joined = memoryview(self._joined)[:total]
+        at = 0
+        for piece in pieces:
+            joined[at : at + len(piece)] = piece
+            at += len(piece)
+        return joined
 
     def _append_valid(self, base: int, data: memoryview) -> None:
         """Appends whole records and fillers of `data`, which begins at `base`. Keeps a partial record in memory.
@@ -167,12 +185,14 @@ class ReplicaLog:
         return stop
 
     def _keep_partial(self, offset: int, data: memoryview, *, needed: int = 0) -> None:
-        whole = data.obj if isinstance(data.obj, bytearray) and len(data.obj) == len(data) else bytearray(data)
+        whole = data.obj
+        if not isinstance(whole, bytearray) or whole is self._joined or len(whole) != len(data):
+            whole = bytearray(data)
         self._partial_at, self._partial, self._needed = offset, whole, needed
 
     def _append(self, offset: int, data: memoryview, *, whole: bool = True, newest: int = 0) -> None:
         self._log.append_bytes(offset, data, whole=whole, newest=newest)
-        self._wake_flush()
+        self._log.watermarks.sync_soon(offset + len(data))
 
 
 def _first_cut_off(data: memoryview, base: int, start: int) -> tuple[int, int]:
