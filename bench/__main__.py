@@ -6,19 +6,21 @@
     python -m bench store --only put           one suite
     python -m bench tables                     the tables of the documents, from the runs that were kept
 
-Tables go to stdout, progress to stderr. A full run is kept in `bench/results`, see `bench.report`; one of two source
-trees only if asked to, because it belongs to a change. Exit status: 0 measured, even if a goal is missed; 1 a row
-failed; 2 nothing was measured, and one sentence says why; 130 Ctrl-C.
+Tables go to stdout, progress to stderr. A full run on a quiet machine is kept in `bench/results`, see `bench.report`;
+one of two source trees only if asked to, because it belongs to a change. Exit status: 0 measured, even if a goal is
+missed; 1 a row failed; 2 nothing was measured, and one sentence says why; 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from support.peers import PeerError
@@ -71,7 +73,14 @@ Only = Annotated[str, typer.Option(metavar="NAMES", help="Groups or rows, joined
 Json = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report there as well.")]
 Folder = Annotated[Path | None, typer.Option("--dir", metavar="FOLDER", help="Where the stores are created.")]
 Java = Annotated[bool, typer.Option("--java/--no-java", help="Measure the other side as well.")]
-Keep = Annotated[bool, typer.Option("--keep/--no-keep", help="Keep a full run in bench/results.")]
+Keep = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep/--no-keep",
+        help="Keep a full run in bench/results; by default unless the machine is busy.",
+        show_default=False,
+    ),
+]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -87,7 +96,7 @@ def root(
     ] = "",
     folder: Folder = None,
     java: Java = True,
-    keep_it: Keep = True,
+    keep_it: Keep = None,
 ) -> int:
     """Measures Penstock beside Apache RocketMQ and others. Without names: everything, which takes about an hour."""
     if context.invoked_subcommand is not None:
@@ -95,14 +104,12 @@ def root(
     status = 0
     for suite, names in chosen(names_of(only)):
         try:
-            report = measured(suite, Options(quick, rounds, names, folder, java, context.obj))
+            report = measured(suite, Options(quick, rounds, names, folder, java, context.obj.command))
+            status = max(status, show(report))
+            keep_full(report, context.obj, keep_it)
         except (BenchFailed, PeerError, PenstockError) as error:  # the other suites still count
             print(f"bench {suite.name}: {error}", file=sys.stderr)
             status = 2
-            continue
-        status = max(status, show(report))
-        if keep_it:
-            keep_full(report)
     return status
 
 
@@ -135,17 +142,25 @@ def chosen(only: Sequence[str], suites: Sequence[Suite] = SUITES) -> list[tuple[
     return found
 
 
-def keep_full(report: Report) -> None:
-    """Keeps a full run; says why if it is none."""
+class Invocation(msgspec.Struct, frozen=True):
+    """What was typed, and the load average of the machine before it did anything."""
+
+    command: str
+    load_average: float
+
+
+def keep_full(report: Report, given: Invocation, wanted: bool | None) -> None:
+    """Keeps a full run if that is wanted, or if it was not said and the machine was quiet; says if it does not."""
+    if wanted is False:
+        return
     reason = why_not_kept(report)
-    if not reason:
-        try:
-            reason = f"kept in bench/results/{keep(report).name}; 'python -m bench tables' shows it in the documents"
-        except BenchFailed as error:
-            reason = str(error)
+    if not reason and wanted is None and given.load_average >= report.machine.cores:
+        reason = f"the load average was {given.load_average:.1f} before it began; --keep keeps it all the same"
+    if reason:
+        said = f"not kept in bench/results: {reason}"
     else:
-        reason = f"not kept in bench/results: {reason}"
-    print(f"bench {report.suite}: {reason}", file=sys.stderr)
+        said = f"kept in bench/results/{keep(report).name}; 'python -m bench tables' shows it in the documents"
+    print(f"bench {report.suite}: {said}", file=sys.stderr)
 
 
 @app.command("tables", help="Writes the tables of the documents from the runs that were kept.")
@@ -176,18 +191,18 @@ def command_of(suite: Suite) -> Callable[..., int]:
         json: Json = None,
         folder: Folder = None,
         java: Java = True,
-        keep_it: Keep = True,
+        keep_it: Keep = None,
         again: Annotated[
             Path | None, typer.Option("--from", metavar="FILE", help="Show the report of a run; measure nothing.")
         ] = None,
     ) -> int:
-        options = Options(quick, rounds, names_of(only), folder, java, context.obj)
+        options = Options(quick, rounds, names_of(only), folder, java, context.obj.command)
         report = Report.load(again) if again else measured(suite, options)
         status = show(report)
         if json is not None:
             report.save(json)
-        if keep_it and again is None:
-            keep_full(report)
+        if again is None:
+            keep_full(report, context.obj, keep_it)
         return status
 
     return command
@@ -214,13 +229,12 @@ def command_of_trees(suite: type[CompareSuite | ColdSuite | ClientSuite]) -> Cal
         folder: Folder = None,
         keep_it: Annotated[bool, typer.Option("--keep", help="Keep a full run in bench/results.")] = False,
     ) -> int:
-        options = Options(quick, rounds, names_of(only), folder, command=context.obj)
+        options = Options(quick, rounds, names_of(only), folder, command=context.obj.command)
         report = measured(suite(before, after, dict(each.split("=", 1) for each in changes or ())), options)
         if json is not None:
             report.save(json)
         status = show(report)
-        if keep_it:
-            keep_full(report)
+        keep_full(report, context.obj, keep_it)
         return status
 
     return command
@@ -250,7 +264,7 @@ def command_of_soak(
         "afterwards",
         file=sys.stderr,
     )
-    result = soak(plan, folder, context.obj, lambda step: print(step, file=sys.stderr, flush=True))
+    result = soak(plan, folder, context.obj.command, lambda step: print(step, file=sys.stderr, flush=True))
     save(result, json, chart)
     print(*summary(result), sep="\n")
     return 1 if result.findings else 0
@@ -304,12 +318,12 @@ def show(report: Report) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    command = public_command(given)
+    invocation = Invocation(public_command(given), os.getloadavg()[0])
     names = list(takewhile(lambda word: not word.startswith("-"), given))
     if names and names[0] not in COMMANDS:
         given = ["--only", ",".join(names), *given[len(names) :]]
     try:
-        status = app(args=given, obj=command, prog_name="python -m bench", standalone_mode=False)
+        status = app(args=given, obj=invocation, prog_name="python -m bench", standalone_mode=False)
     except (BenchFailed, PeerError, PenstockError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2

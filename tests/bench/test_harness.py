@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from support.bench_reports import SPEED, report_of, runs
 
+from bench.__main__ import Invocation, keep_full
 from bench.report import Kept, cells, keep, private_words, public_command
 from bench.run import Goal, Result, Row, Run, Stopwatch, Task, cpu_seconds, measure, summarise
 from bench.workspace import BenchFailed, workspace
@@ -160,6 +161,20 @@ def test_the_last_full_run_of_each_row_is_kept(tmp_path: Path) -> None:
     assert kept.results()["b"].ours == result("b", 30).ours
     keep(report_of(result("a", 40), result("b", 40)), tmp_path)
     assert len(Kept.load("store", tmp_path).runs) == 1
+
+
+def test_a_run_on_a_busy_machine_is_kept_only_if_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bench.__main__.keep", lambda report: keep(report, tmp_path))
+    report = report_of(summarise(SPEED, runs(20, 20, 20), runs(10, 10, 10)))
+    for load, wanted, kept in ((9.0, None, 0), (0.1, False, 0), (0.1, None, 1), (9.0, True, 1)):
+        keep_full(report, Invocation("python -m bench", load), wanted)
+        assert len(list(tmp_path.iterdir())) == kept
+        (tmp_path / "store.json").unlink(missing_ok=True)
+    said = capsys.readouterr().err
+    assert "load average was 9.0" in said
+    assert said.count("\n") == 3
 
 
 def test_a_kept_run_names_no_folder_and_no_host(tmp_path: Path) -> None:
