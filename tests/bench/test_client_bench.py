@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench.test_compare_bench import PROJECT, needs_kernels
 
+from bench import PROJECT
 from bench.client import PARTS, WORK, ClientSuite
 from bench.run import measure
+from penstock.format import kernels
 
 SUITE = ("send", 0), ("backlog", 1), ("backlog", 2)
 
 
-@needs_kernels
+@pytest.mark.skipif(kernels.active != "compiled", reason="the kernels are not compiled")
 @pytest.mark.rest
 @pytest.mark.parametrize(("group", "number"), SUITE)
 def test_client_and_broker_are_measured_apart_and_together(tmp_path: Path, group: str, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from peers.clients.conftest import Connect, bodies, message
 from support.brokers import Served
 from support.peers import JavaServed, until_registered
 
+from penstock.client import Producer as AsyncProducer
+from penstock.client import PullConsumer
 from penstock.client.handlers import Later
 from penstock.client.message import Message, ReceivedMessage
 from penstock.client.producer import ProducerOptions
@@ -111,6 +114,25 @@ def test_sends_that_linger_are_batches_at_javas_broker_and_a_handler_gets_lists(
     assert len(places) == 200
     for body, sent in zip(bodies, results, strict=True):
         assert places[sent.msg_id] == (body, sent.queue.queue_id, sent.queue_offset, sent.offset_msg_id)
+
+
+def test_sends_of_one_turn_are_batches_at_javas_broker(theirs: JavaServed) -> None:
+    bodies = [b"%d" % number for number in range(300)]
+
+    async def main() -> None:
+        async with AsyncProducer("PID", theirs.namesrv) as producer:
+            results = await asyncio.gather(*(producer.send(Message("turns", body, tags="t")) for body in bodies))
+            assert len({each.queue for each in results}) == 1
+            assert sorted(each.queue_offset for each in results) == list(range(300))
+        async with PullConsumer("look", theirs.namesrv) as consumer:
+            found: list[ReceivedMessage] = []
+            while len(found) < 300:
+                found += (await consumer.pull(results[0].queue, len(found), wait_s=5.0)).messages
+        places = {each.msg_id: (each.body, each.tags, each.queue_offset, each.offset_msg_id) for each in found}
+        for body, sent in zip(bodies, results, strict=True):
+            assert places[sent.msg_id] == (body, "t", sent.queue_offset, sent.offset_msg_id)
+
+    asyncio.run(main())
 
 
 def test_retries_dead_letters_order_and_filters_at_javas_broker(theirs: JavaServed) -> None:
