@@ -162,7 +162,7 @@ def plan_scan(options: ScanOptions) -> list[ScanPiece]:
         if size * _LOG_SHARE >= _log_size(source) and not source.has_restarted(options.topics):
             return _log_pieces(source, given, options.topics)
         pieces = split_ranges(spans, TaskLimits(_QUEUE_PIECE))
-        groups = pack_ranges(pieces, _QUEUE_PIECE, len(pieces))
+        groups = pack_ranges(pieces, _QUEUE_PIECE)
         return [ScanPiece(task, sum(span.size for span in group)) for group in groups for task in source.tasks([group])]
 
 

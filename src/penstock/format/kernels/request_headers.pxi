@@ -466,35 +466,6 @@ cdef int64_t unescape(const uint8_t* text, int64_t size, uint8_t* out) noexcept 
     return p - out
 
 
-cdef bint is_utf8(const uint8_t* p, int64_t size) noexcept nogil:
-    """Whether a text is UTF-8 as Python accepts it: shortest forms, no surrogates, nothing above U+10FFFF."""
-    cdef const uint8_t* end = p + size
-    cdef int more, i
-    cdef uint32_t code, lowest
-    while p < end:
-        if p[0] < 0x80:
-            p += 1
-            continue
-        if 0xC2 <= p[0] <= 0xDF:
-            more, code, lowest = 1, p[0] & 0x1F, 0x80
-        elif 0xE0 <= p[0] <= 0xEF:
-            more, code, lowest = 2, p[0] & 0x0F, 0x800
-        elif 0xF0 <= p[0] <= 0xF4:
-            more, code, lowest = 3, p[0] & 0x07, 0x10000
-        else:
-            return False
-        if end - p <= more:
-            return False
-        for i in range(1, more + 1):
-            if p[i] & 0xC0 != 0x80:
-                return False
-            code = code << 6 | (p[i] & 0x3F)
-        if code < lowest or code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-            return False
-        p += more + 1
-    return True
-
-
 cdef inline bint ends_with(const uint8_t* text, int64_t size, const char* wanted, int64_t wanted_size) noexcept nogil:
     return size >= wanted_size and not memcmp(text + size - wanted_size, wanted, wanted_size)
 
