@@ -68,7 +68,8 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
         "file: there is no store here",
         "a store is a folder",
     ),
-    "a folder without a store": (lambda p: ["store", "dump", p.store.parent], "mistakes", "check the path"),
+    "a folder of stores": (lambda p: ["store", "dump", p.store.parent], "mistakes", "name one of them"),
+    "a folder without a store": (lambda p: ["store", "dump", p.store / "commitlog"], "commitlog", "check the path"),
     "a port that is taken": (
         lambda p: ["serve", "--store", p.missing, "--profile", "dev", "--listen", p.taken, "--console", "off"],
         "cannot listen at 127.0.0.1:",

@@ -29,6 +29,20 @@ def test_two_brokers_register_and_are_found(compressed: bool) -> None:
     run(main())
 
 
+def test_brokers_of_this_machine_may_have_a_port_of_their_own_for_nothing_else() -> None:
+    async def main() -> None:
+        async with name_server() as (server, address):
+            own = await server.start_registration()
+            async with peer(own) as a, peer(address) as client:
+                await a.register("broker-a", topics("T"))
+                assert await client.brokers_of("T") == ["broker-a"]
+                reply = await a.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+                assert reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            await until(lambda: not server.routes.brokers)
+
+    run(main())
+
+
 def test_a_broker_that_falls_silent_is_forgotten_after_two_minutes(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         clock = Clock()

@@ -286,7 +286,7 @@ def test_ports_that_are_taken_are_one_sentence(tmp_path: Path) -> None:
         arguments = ("--listen", f"127.0.0.1:{base}", "--namesrv", "127.0.0.1:0", "--console", "off")
         with ServedBrokers(tmp_path / "stores", 2, *arguments) as served:
             assert served.wait() == 2
-    assert served.said.startswith(f"penstock: broker-b cannot listen at 127.0.0.1:{base + 10}: ")
+    assert served.said.startswith(f"penstock: broker-b needs its own port: cannot listen at 127.0.0.1:{base + 10}: ")
     assert served.said.count("\n") == 1
     assert not (tmp_path / "stores").exists()
 

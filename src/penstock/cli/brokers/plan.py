@@ -87,7 +87,7 @@ def plan_brokers(options: ServeOptions, count: int) -> list[PlannedBroker]:
     observed = options.observe_port if options.observe_port is not None else of_broker.observe_port
     ports = _free_ports(host, count) if base == 0 else [base + STRIDE * number for number in range(count)]
     if ports[-1] + OBSERVE_ALL_ABOVE > MAX_PORT:
-        raise BadSettings(f"port {base} is too high for {count} brokers, each {STRIDE} above the one before it")
+        raise BadSettings(f"port {base} is too high for {count} brokers, {STRIDE} apart; choose a lower one")
     plans = []
     for number, (name, port) in enumerate(zip(names(of_broker.broker_name, count), ports, strict=True)):
         advertised = port
@@ -171,7 +171,7 @@ def check_ports(plans: Sequence[PlannedBroker], others: dict[str, int]) -> None:
         try:
             bind(plan.host, plan.port).close()
         except Unreachable as error:
-            raise Unreachable(f"{plan.name} {error}") from None
+            raise Unreachable(f"{plan.name} needs its own port: {error}") from None
 
 
 def _ports(plan: PlannedBroker) -> Iterator[tuple[str, int]]:

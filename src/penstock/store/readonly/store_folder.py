@@ -125,10 +125,11 @@ def no_store(folder: Path, why: str = "") -> BadStore:
     if inside := stores_in(folder):
         names = ", ".join(path.name for path in inside[:_SHOWN_STORES])
         more = f" and {len(inside) - _SHOWN_STORES} more" if len(inside) > _SHOWN_STORES else ""
-        why = f": the folder holds the stores of several brokers: {names}{more}; name one of them"
-    else:
-        why = f": {why}; check the path" if why else "; check the path"
-    return BadStore(f"there is no store here{why}", path=folder)
+        return BadStore(
+            f"there is no store here: the folder holds the stores of several brokers: {names}{more}; name one of them",
+            path=folder,
+        )
+    return BadStore(f"there is no store here{': ' if why else ''}{why}; check the path", path=folder)
 
 
 def find_paths(given: Sequence[str]) -> list[Path]:
