@@ -231,9 +231,6 @@ class Pulls:
         if known is None or not 0 <= queue_id < queues or self._hooks.consume or self._reads.suggests:
             return None
         store = self._store
-        queue = store.queues.find(topic, queue_id)
-        if queue is None or not queue.min_offset <= offset < queue.max_offset:
-            return None
         tags = EVERYTHING
         if not flags & SUBSCRIPTION:
             try:

@@ -29,18 +29,8 @@ from penstock.errors import BadFrame, NoAnswer, PenstockError, Unreachable
 from penstock.protocol.codes import SERVED
 from penstock.protocol.command import ONE_WAY, RESPONSE, Command
 from penstock.protocol.frame import FrameReader, encode_parts
-from penstock.remoting.handlers import (
-    FLUSH_AT,
-    Before,
-    Handler,
-    Handlers,
-    Result,
-    ServeFrames,
-    failed,
-    oversized,
-    unsupported,
-)
-from penstock.remoting.limits import SMALL_BODY, ConnectionLimits
+from penstock.remoting.handlers import Before, Handler, Handlers, Result, ServeFrames, failed, oversized, unsupported
+from penstock.remoting.limits import FLUSH_AT, SMALL_BODY, ConnectionLimits
 from penstock.remoting.sockets import keep_alive
 
 if TYPE_CHECKING:
@@ -394,13 +384,9 @@ class Connection(asyncio.Protocol):
 
     def _enqueue_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         self._out += parts
-        size = len(parts[0])
-        if len(parts) > 1:
-            body_size = len(parts[1])
-            size += body_size
-            if body_size >= _LARGE:
-                self._has_large = True
-        self._out_bytes += size
+        for part in parts:
+            self._out_bytes += len(part)
+            self._has_large = self._has_large or len(part) >= _LARGE
 
     def _flush(self) -> None:
         """Writes all enqueued bytes."""
@@ -430,12 +416,11 @@ class Connection(asyncio.Protocol):
         size, before = len(data), self.held_bytes
         data = self._reader.join(data)
         has_turn = self._blocked or self._take_turn(size, before, bool(data))
+        is_served = False
         try:
             if self._serve_frames is not None and data and has_turn and not self._blocked:
                 left = self._serve_bytes(data, self._serve_frames)
                 is_served, data = len(left) < len(data), left
-            else:
-                is_served = False
             commands = self._reader.feed(data) if data else []
         except BadFrame as error:
             self.drop_peer(str(error))
@@ -506,10 +491,7 @@ class Connection(asyncio.Protocol):
         try:
             while not (self._blocked or self.closed):
                 at, stop, replies = serve_frames(self, data, at)
-                for piece in replies:
-                    self._out.append(piece)
-                    self._out_bytes += len(piece)
-                    self._has_large = self._has_large or len(piece) >= _LARGE
+                self._enqueue_parts(replies)
                 is_full = self._out_bytes >= FLUSH_AT
                 if is_full:
                     self._flush()

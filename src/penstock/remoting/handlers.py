@@ -37,8 +37,6 @@ ServeFrames: TypeAlias = Callable[["Connection", bytes, int], tuple[int, int, li
 """Serves whole frames without making commands of them, from a position of the received bytes on. Returns the position
 of the first frame that it did not serve; where that frame ends if a handler has to serve it, else the same position;
 and the frames of the replies, in pieces. It may return early with FLUSH_AT bytes of replies."""
-FLUSH_AT: Final = 256 << 10
-"""The replies to the commands of one read are written together, up to about this many bytes."""
 
 _logger = logging.getLogger("penstock.remoting")
 

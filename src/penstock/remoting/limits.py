@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _SPARE_FILES = 512
 """File descriptors reserved for the store's files, the logs and the loop; a quarter of all if the system allows few."""
 
+FLUSH_AT: Final = 256 << 10
+"""The replies to the commands of one read are written together, up to about this many bytes."""
 SMALL_BODY: Final = 64 << 10
 BODY_LIMITS: Final[Mapping[int, int]] = {
     **dict.fromkeys(RequestCode, SMALL_BODY),

@@ -28,7 +28,7 @@ from penstock.format import kernels
 from penstock.format.hosts import encode_host
 from penstock.protocol.frame import MAX_HEADER
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import FLUSH_AT
+from penstock.remoting.limits import FLUSH_AT
 from penstock.store.message import Page
 
 VARIABLE: Final = "PENSTOCK_REQUESTS"
