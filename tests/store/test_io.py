@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 from pathlib import Path
 
@@ -339,3 +341,15 @@ def test_a_file_for_this_run_only_is_whole_or_not_there_and_nothing_waits_for_th
     assert sorted(each.name for each in tmp_path.iterdir()) == ["note", "queue"]
     with pytest.raises(StoreFailed, match="cannot write"):
         files.write_unsynced(tmp_path / "missing" / "note", b"")
+
+
+def test_a_failed_sync_is_not_lost_when_an_exception_interrupts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KeyboardInterrupt may come after the system call has failed and before its result was looked at."""
+
+    def fails_and_is_interrupted(address: int, size: int, flags: int) -> int:
+        ctypes.set_errno(errno.EIO)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(file_io, "_msync", fails_and_is_interrupted)
+    with mmap.mmap(-1, mmap.PAGESIZE) as memory, pytest.raises(OSError, match="Input/output error"):
+        file_io.sync_memory(memory, 0, mmap.PAGESIZE)

@@ -54,19 +54,22 @@ def unlock_memory(memory: mmap.mmap) -> bool:
 
 
 def sync_memory(memory: mmap.mmap, start: int, stop: int) -> None:
-    """Syncs a range of the map to disk, without the GIL. Raises OSError."""
+    """Syncs a range of the map to disk, without the GIL. Raises OSError.
+
+    That a sync failed is never lost: if another exception interrupts the thread (KeyboardInterrupt), OSError wins.
+    """
     start -= start % mmap.PAGESIZE
     if not _IS_LINUX:
         memory.flush(start, stop - start)
     elif start < stop:
         held = ctypes.c_char.from_buffer(memory, start)  # so that it is not unmapped meanwhile
+        ctypes.set_errno(0)
         try:
-            failed = _msync(ctypes.addressof(held), stop - start, _MS_SYNC)
+            _msync(ctypes.addressof(held), stop - start, _MS_SYNC)
         finally:
             del held
-        if failed:
-            error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error))
+            if error := ctypes.get_errno():
+                raise OSError(error, os.strerror(error))
 
 
 def _on_all(function: Callable[..., int], memory: mmap.mmap) -> int:

@@ -73,14 +73,12 @@ class LogSyncer:
                 moved = self._queue.flush(least_pages)
                 while moved and all_files and self._queue.flushed_where < end:
                     moved = self._queue.flush(least_pages)
-            except BaseException as error:  # whatever it is: that the bytes are on disk is not known, and never will be
+            except Exception as error:  # whatever it is: that the bytes are on disk is not known, and never will be
                 why = error.strerror if isinstance(error, OSError) else repr(error)
                 failure = f"the log could not be synced ({why}): puts are refused until a restart"
                 log.error("%s: %s", self._queue.folder, failure)
                 self._failed(failure)
                 self._watermarks.fail(failure)
-                if not isinstance(error, Exception):
-                    raise
                 raise FlushFailed(failure) from error
             took = time.monotonic() - started
         if took > SLOW_SYNC_SECONDS:
@@ -105,7 +103,7 @@ class GroupCommit(Worker):
     def lead(self) -> None:
         """Syncs the log on the thread of a put. A listener that fails stops writes, as if it had ended this worker.
 
-        What interrupts the thread from outside, such as KeyboardInterrupt, leaves.
+        What interrupts the thread from outside, such as KeyboardInterrupt, leaves; then the flush thread syncs again.
         """
         try:
             self._sync()
