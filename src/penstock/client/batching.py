@@ -144,7 +144,8 @@ class OutgoingBatches:
         self._send = send
         self._sent = sent
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: dict[BatchKey, SendBatch] = {}
+        self._waiting: dict[tuple[str, bool, MessageQueue | None], SendBatch] = {}
+        """By `BatchKey`; a plain tuple is equal to one, and cheaper."""
         self._count = 0
         self._flush_is_due = False
 
@@ -155,14 +156,14 @@ class OutgoingBatches:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        key = BatchKey(message.topic, message.wait, queue)
+        key = message.topic, message.wait, queue
         size = FIXED_SIZE + len(message.body) + len(properties)
         batch = self._waiting.get(key)
         if batch is not None and batch.size + size > self._batch_bytes:
             self._leave(batch)
             batch = None
         if batch is None:
-            batch = self._waiting[key] = SendBatch(key)
+            batch = self._waiting[key] = SendBatch(BatchKey(*key))
             if self._linger_s:
                 batch.timer = loop.call_later(self._linger_s, self._leave_late, batch)
             elif not self._flush_is_due:

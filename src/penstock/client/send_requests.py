@@ -453,7 +453,10 @@ class BatchDelivery(Delivery):
         except PenstockError as error:
             self._continue(error)
         else:
-            self._report(results)
+            for send, result in zip(self._batch.sends, results, strict=True):
+                if not send.result.done():
+                    send.result.set_result(result)
+            self._turn.end()
 
     def set_exception(self, error: PenstockError, /) -> None:
         self._is_answered = True
