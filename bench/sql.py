@@ -4,13 +4,11 @@ Each run is a process of its own, pinned to its cores, over files that are in me
 open to the last row. *Process*: the whole command, from the start of Python on. CPU seconds are user and system time
 of the process; its memory is the peak of its resident pages, mapped files included.
 
-`python -m bench.sql STORE CORES HOW QUERY` is the process: one line of JSON.
+`python -m bench.sql STORE CORES QUERY` is the process of a query: one line of JSON.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -111,13 +109,28 @@ class _Answer(msgspec.Struct):
 
 
 def _ask(store: partial[Path], cores: int, query: str) -> Run:
-    asked, process = (_run(store(), cores, how, query) for how in ("query", "process"))
-    figures = {"value": asked.seconds, "cpu": asked.cpu, "process": process.cpu, "memory": float(process.memory)}
+    asked, process = _run(store(), cores, query), _process_cpu(store(), cores, query)
+    figures = {"value": asked.seconds, "cpu": asked.cpu, "process": process, "memory": float(asked.memory)}
     return Run(figures, {"rows": asked.lines}, asked.cpu)
 
 
-def _run(store: Path, cores: int, how: str, query: str) -> _Answer:
-    command = [sys.executable, "-m", "bench.sql", str(store), str(cores), how, query]
+def _process_cpu(store: Path, cores: int, query: str) -> float:
+    """The CPU seconds of the command itself."""
+    command = [sys.executable, "-m", "penstock.cli.main", "sql", str(store), query, "--threads", str(cores)]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=partial(_pin, cores))
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise BenchFailed("the command `penstock sql` failed")
+    return used.ru_utime + used.ru_stime
+
+
+def _pin(cores: int) -> None:
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+
+
+def _run(store: Path, cores: int, query: str) -> _Answer:
+    command = [sys.executable, "-m", "bench.sql", str(store), str(cores), query]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
     if ended.returncode:
         raise BenchFailed(f"a query failed: {ended.stderr.strip().splitlines()[-1]}")
@@ -125,19 +138,6 @@ def _run(store: Path, cores: int, how: str, query: str) -> _Answer:
 
 
 # -- the process -------------------------------------------------------------------------------------------------------
-
-
-def _of_process(store: str, cores: int, query: str) -> tuple[float, float, int]:
-    from penstock.cli.main import main
-
-    printed = io.StringIO()
-    sys.argv[0] = "penstock"  # it imports what the command itself does
-    began = time.perf_counter()
-    with contextlib.redirect_stdout(printed):
-        status = main(["sql", store, query, "--format", "csv", "--threads", str(cores)])
-    if status:
-        raise SystemExit(status)
-    return time.perf_counter() - began, time.process_time(), len(printed.getvalue().splitlines()) - 1
 
 
 def _of_query(store: str, cores: int, query: str) -> tuple[float, float, int]:
@@ -157,7 +157,7 @@ def _peak() -> int:
 
 
 if __name__ == "__main__":
-    _, _store_path, _cores, _how, _query = sys.argv
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(_cores)])
-    _seconds, _cpu, _rows = (_of_query if _how == "query" else _of_process)(_store_path, int(_cores), _query)
+    _, _store_path, _cores, _query = sys.argv
+    _pin(int(_cores))
+    _seconds, _cpu, _rows = _of_query(_store_path, int(_cores), _query)
     print(json.dumps({"seconds": _seconds, "cpu": _cpu, "memory": _peak(), "lines": _rows}))

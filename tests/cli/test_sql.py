@@ -80,7 +80,7 @@ def test_mistakes_are_sentences(run: Run, filled: Filled, tmp_path: Path) -> Non
             (filled.path, "SELECT 1", "--format", "cvs"),
             "--format 'cvs': it must be one of table, csv, jsonl, parquet; did you mean csv?",
         ),
-        ((filled.path, "SELECT 1", "--format", "parquet"), "give a file with --output"),
+        ((filled.path, "SELECT 1", "--format", "parquet"), "give it with --output"),
         ((filled.path, "SELECT 1", "--since", "soon"), "--since: not a valid time: 'soon'"),
         ((filled.path, "SELECT * FROM read_text('/etc/passwd')"), "--allow-files lets a query use files."),
     ):

@@ -105,6 +105,7 @@ RUN_BY: Final[dict[tuple[str, str], str]] = {
     ("docs/how-to/lake.md", "yaml"): LAKE_PAGE,
     ("docs/how-to/programs.md", "py"): "test_programs_page::test_the_programs_of_the_page_are_those_that_are_run",
     ("docs/how-to/query-with-spark.md", "py"): SPARK_PAGE,
+    ("docs/how-to/query-with-sql.md", "bash"): "test_sql_both_ways::test_the_command_of_the_page_runs_on_spark",
     ("docs/how-to/replicate.md", "ini"): REPLICATE_PAGE,
     ("docs/how-to/replicate.md", "sh"): REPLICATE_PAGE,
     ("docs/how-to/systemd.md", "ini"): "test_systemd_unit::test_the_changes_on_the_page_serve_too",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from support.documents import ROOT, blocks_of
 from support.stores import StoreHome
 
 pytest.importorskip("duckdb", reason="these tests need the extra `sql`")
@@ -18,7 +20,7 @@ from penstock.errors import BadQuery
 from penstock.pipeline.scan import ScanOptions
 from penstock.sql.duckdb_engine import SqlSession
 from penstock.sql.spark_engine import SparkSqlSession
-from penstock.store import Message
+from penstock.store import Message, MessageStore, Settings
 
 COUNT = 240
 QUERIES = (
@@ -131,9 +133,13 @@ def test_a_bad_query_is_a_sentence_on_spark(spark: SparkSession, home: StoreHome
     assert "\n" not in str(caught.value)
 
 
-def test_the_verb_runs_on_spark(
-    spark: SparkSession, home: StoreHome, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_the_command_of_the_page_runs_on_spark(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query = "SELECT count(*) AS n FROM log"
-    assert main(["sql", str(home.path), query, "--master", "local[2]", "--format", "csv"]) == 0
-    assert capsys.readouterr().out == f"n\n{COUNT}\n"
+    (block,) = (each for each in blocks_of(ROOT / "docs/how-to/query-with-sql.md") if each.kind == "bash")
+    with MessageStore.open(tmp_path / "data" / "shop", Settings.dev()) as store:
+        for number in range(9):
+            assert store.put(Message("orders", b"x", tags="paid" if number % 3 else "open")).ok
+    monkeypatch.chdir(tmp_path)
+    assert main([*shlex.split(block.text)[1:], "--format", "csv"]) == 0
+    assert capsys.readouterr().out == "tags,n\nopen,3\npaid,6\n"
