@@ -103,6 +103,7 @@ RUN_BY: Final[dict[tuple[str, str], str]] = {
     ("docs/how-to/lake.md", "py"): LAKE_PAGE,
     ("docs/how-to/lake.md", "sh"): LAKE_PAGE,
     ("docs/how-to/lake.md", "yaml"): LAKE_PAGE,
+    ("docs/how-to/from-kafka.md", "py"): SPARK_PAGE,
     ("docs/how-to/programs.md", "py"): "test_programs_page::test_the_programs_of_the_page_are_those_that_are_run",
     ("docs/how-to/query-with-spark.md", "py"): SPARK_PAGE,
     ("docs/how-to/query-with-sql.md", "bash"): "test_sql_both_ways::test_the_command_of_the_page_runs_on_spark",

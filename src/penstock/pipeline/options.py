@@ -348,7 +348,7 @@ class Options:
         if not self.path and not self.namesrv:
             raise BadSettings(
                 "neither path nor namesrv is given; a table created with CREATE TABLE loses its options in Spark: use "
-                "CREATE TEMPORARY VIEW, or .option(...)"
+                "CREATE TEMPORARY VIEW, SELECT ... FROM t WITH (path='...'), or .option(...)"
             )
 
     def check_reading(self) -> None:

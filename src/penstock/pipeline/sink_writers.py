@@ -62,7 +62,7 @@ def make_stream_writer(
     if overwrite:
         raise BadSettings(
             "complete mode writes the whole result again, and messages can only be appended; use outputMode('update') "
-            "with foreachBatch and a batch write with writeId=f'{name}-{batch_id}': see docs/reference/spark-sink.md"
+            "with foreachBatch and a batch write with writeId=f'{name}-{batch_id}': see docs/how-to/from-kafka.md"
         )
     read = topics_read(Path(checkpoint), options) if checkpoint else frozenset[str]()
     rows = WrittenRows.of(schema, options.topic, options.default_topic, read)
