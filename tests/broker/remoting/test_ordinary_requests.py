@@ -23,6 +23,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.remoting import ordinary_requests
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings
+from penstock.format import kernels
 from penstock.format.batch import encode_batch_body
 from penstock.format.config_tables import TopicConfig
 from penstock.protocol.command import ONE_WAY, Command
@@ -337,6 +338,10 @@ def served_compiled(broker: Broker, data: bytes) -> bool:
     return at == len(data)
 
 
+needs_compiled = pytest.mark.skipif(kernels.active != "compiled", reason="the plain twin serves nothing")
+
+
+@needs_compiled
 def test_ordinary_requests_take_the_compiled_path_and_others_do_not(twins: Twins) -> None:
     compare(twins, ordinary_send() * 2)
     assert twins.general.server.serve_frames is None
@@ -356,6 +361,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ordinary_requests.VARIABLE, "compiled")
 
 
+@needs_compiled
 @pytest.mark.usefixtures("chosen")
 def test_a_broker_that_stops_takes_no_ordinary_send(home: BrokerHome, run: Callable[..., Any]) -> None:
     async def scenario() -> None:
