@@ -341,6 +341,7 @@ def test_a_batch_whose_flush_is_late_is_stored_and_says_so(home: StoreHome, disk
     go_on = threading.Event()
     disk.before_sync = lambda path: go_on.wait(60) and None
     try:
+        store.put_async(Message("other", b"the flush thread syncs for it, so that the batch does not"))
         result = store.put_arrow(numbered(3))
         assert result.status is PutStatus.FLUSH_DISK_TIMEOUT
         assert result.count == 3
