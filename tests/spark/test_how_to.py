@@ -30,6 +30,8 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
     names: dict[str, object] = {"__name__": "page"}
     for block in blocks:
         exec(compile(in_folder(block.text, tmp_path), block.place, "exec"), names)  # the documents are ours
+    if "listener" in names:
+        spark.streams.removeListener(names["listener"])  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def frame(spark: SparkSession, count: int, partitions: int = 3) -> DataFrame:
 
 
 def write(rows: DataFrame, path: Path, **options: Any) -> None:
-    rows.write.format("rocketmq").mode("append").options(**{"topic": "t", **options}).save(str(path))
+    rows.write.format("rocketmq").mode("append").options(**{"defaultTopic": "t", **options}).save(str(path))
 
 
 @pytest.fixture

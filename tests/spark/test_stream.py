@@ -94,6 +94,7 @@ def test_a_start_option_counts_for_a_new_query_only_and_is_logged_before_anythin
     offsets = json.loads(logged)
     assert offsets.pop("@read")["T"]["store"].keys() == {"0"}
     assert offsets.pop("@store").keys() == {"store"}
+    assert offsets.pop("@from") == str(home.path)
     assert offsets == {"T": {"store": {"0": 10}}}
     home.put_numbered(store, 5)
     store.catch_up()
@@ -113,6 +114,7 @@ def test_limits_hold_and_progress_shows_the_lag(spark: SparkSession, home: Store
     query.awaitTermination()
     assert [progress["numInputRows"] for progress in query.recentProgress] == [0, 40, 40, 20]
     lag = json.loads(query.recentProgress[1]["sources"][0]["latestOffset"])
+    assert lag.pop("@mean").keys() <= {"T"}
     assert lag == {"T": {"store": {"0": 90, "1": 9, "2": 1}}}
     by_bytes = Table(spark, home, tmp_path / "b", maxBytesPerTrigger=size * 30)
     counts = by_bytes.drain()
