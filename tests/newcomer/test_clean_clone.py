@@ -29,7 +29,7 @@ from support import NO_INDEX, ROOT
 
 SERVES, TESTS, SETS_UP = "make run", "make test", "make setup"
 STARTS_SPARK = re.compile(r"make demo|\.venv/bin/penstock pipeline ")
-IN_PLACE_OF_SETUP = ".venv/bin/python -m pip install -q -c constraints.txt pyarrow pytest"
+IN_PLACE_OF_SETUP = ".venv/bin/python -m pip install -q -c constraints.txt pyarrow duckdb pytest"
 PORTS = (10911, 9876)
 LARGEST_STORE = 2_000_000
 
