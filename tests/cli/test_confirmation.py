@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from cli.conftest import ENVIRONMENT, PENSTOCK, Ran, hear_interrupts
 
+from penstock.client.sync import Message, Producer
 from penstock.testing import LocalBroker, broker
 
 if TYPE_CHECKING:
@@ -43,12 +44,14 @@ def penstock(run: Run, b: LocalBroker) -> Penstock:
 
 
 @pytest.fixture
-def place(penstock: Penstock) -> Place:
+def place(penstock: Penstock, b: LocalBroker) -> Place:
     number = next(_numbers)
     found = Place(f"orders-{number}", f"warehouse-{number}")
     penstock("topic", "create", found.topic, "-r", 2, "-w", 2).done()
     penstock("group", "update", found.group).done()
-    penstock("produce", found.topic, "text", "--count", 10).done()
+    with Producer("shop", b.namesrv) as producer:
+        for queue in producer.queues(found.topic) * 5:
+            producer.send(Message(found.topic, b"text"), queue=queue)
     for queue in (0, 1):
         penstock("offset", "set", found.group, found.topic, "-b", "broker-a", "-i", queue, "--to", 2).done()
     return found

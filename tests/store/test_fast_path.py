@@ -123,7 +123,7 @@ def both_pages(
     store: MessageStore, queue_id: int, offset: int, most: int, tags: str | None = None
 ) -> tuple[Page, Page]:
     """The page by the short way if that takes it, and the page by the general path."""
-    getter = store._pages
+    getter = store.pages
     short = store.get("orders", queue_id, offset, most, tags)
     getter._tries_at_once = False
     general = store.get("orders", queue_id, offset, most, tags)
@@ -163,7 +163,7 @@ def test_the_usual_page_takes_the_short_way_and_one_over_two_files_does_not(home
     unit_files, log_files = queue.files.files, log.files
 
     def at_once(offset: int, most: int) -> Page | None:
-        return store._pages._pages.try_page(
+        return store.pages._pages.try_page(
             *(unit_files, 0, offset, b"orders", 0, log_files, log.file_size, ends[-1], most),
             *(None, (), log.written_from),
         )

@@ -42,6 +42,10 @@ ALLOWED = {
     ("readonly/store_folder.py", "?.is_dir"),
     ("readonly/store_folder.py", "match.is_dir"),
     ("readonly/store_folder.py", "root.glob"),
+    ("readonly/store_folder.py", "?.exists"),
+    ("readonly/store_folder.py", "folder.is_dir"),
+    ("readonly/store_folder.py", "folder.iterdir"),
+    ("readonly/store_folder.py", "path.is_dir"),
     # Opens a store, which then goes through the seam.
     ("readonly/store_folder.py", "MessageStore.open"),
 }

@@ -120,11 +120,12 @@ class ColdMap(FileMap):
     def __init__(self, path: Path, memory: mmap.mmap, descriptor: int, files: ColdFiles) -> None:
         super().__init__(path, memory, descriptor)
         self._files = files
-        self.evict()
+        self._shadow = mmap.mmap(-1, len(self))
+        self.residency = kernels.Residency(self._shadow)
 
     def evict(self) -> None:
         self._shadow = mmap.mmap(-1, len(self))
-        self.residency = kernels.Residency(self._shadow)
+        self.residency.__init__(self._shadow)  # readers keep the object
 
     def read_into(self, buffer: memoryview, start: int) -> int:
         self._files.on_read(self.path, start, start + len(buffer))

@@ -332,7 +332,8 @@ class Options:
                 values[option.attribute] = option.check(option.parse(value))
             elif not _SPARKS_OWN.fullmatch(name.lower()):
                 if kafkas := next((say for pattern, say in _KAFKAS if re.fullmatch(pattern, name.lower())), None):
-                    raise BadSettings(f"'{name}' is an option of Spark's Kafka source; {kafkas}")
+                    page = "docs/how-to/from-kafka.md"
+                    raise BadSettings(f"'{name}' is an option of Spark's Kafka source; {kafkas}; see {page}")
                 near = nearest(name, TABLE.by_name)
                 hint = f"; did you mean {TABLE.by_name[near].name}?" if near else ""
                 raise BadSettings(f"there is no option '{name}'{hint}; see docs/reference/spark.md")
@@ -348,7 +349,7 @@ class Options:
         if not self.path and not self.namesrv:
             raise BadSettings(
                 "neither path nor namesrv is given; a table created with CREATE TABLE loses its options in Spark: use "
-                "CREATE TEMPORARY VIEW, SELECT ... FROM t WITH (path='...'), or .option(...)"
+                "CREATE TEMPORARY VIEW, or WITH (path='DIR') in the query"
             )
 
     def check_reading(self) -> None:

@@ -110,6 +110,8 @@ class FrameReader:
         Commands before the bad frame in the same `data` are lost without an answer.
         """
         data = self.join(data)
+        if not data:
+            return []
         commands: list[Command] = []
         at, end, longest = 0, len(data), self._limit - _TOTAL_SIZE
         self._needed = _PREFIX_SIZE

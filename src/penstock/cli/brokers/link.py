@@ -27,6 +27,7 @@ from penstock.broker.saved_tables import BrokerState
 from penstock.broker.topics import is_system_group, is_topic_of_broker, system_groups
 from penstock.cli.brokers.shared_tables import KINDS, FromBroker, Greeted, GreetingEnd, Json, Key, Kind, Order, Report
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
+from penstock.format.msgspec_warm_up import prepared
 from penstock.format.topics import is_legal_topic
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.task_supervision import OnDeath
@@ -66,7 +67,7 @@ class SupervisorLink:
         """The entries that the supervisor knows."""
         self._seen = 0
         self._changed = asyncio.Event()
-        self._decoder = msgspec.json.Decoder(Order)
+        self._decoder = msgspec.json.Decoder(prepared(Order))
         self._refusals = RateLimitedLog(log)
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter

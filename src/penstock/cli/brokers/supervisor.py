@@ -42,6 +42,7 @@ from penstock.cli.log_output import log_uncaught
 from penstock.cli.output import flush, write, write_json
 from penstock.cli.service_manager import ServiceManager
 from penstock.errors import StoreFailed, Unreachable
+from penstock.format.msgspec_warm_up import prepared
 from penstock.namesrv import NameServer
 from penstock.observation.http_responder import HttpAnswer, answering
 from penstock.observation.metrics import CONTENT_TYPE, Family, render
@@ -167,7 +168,7 @@ class BrokersSupervisor:
         self._stop = asyncio.Event()
         self._is_ready = False
         self._server: NameServer | None = None
-        self._decoder: msgspec.json.Decoder[FromBroker] = msgspec.json.Decoder(FromBroker)
+        self._decoder: msgspec.json.Decoder[FromBroker] = msgspec.json.Decoder(prepared(FromBroker))
 
     async def serve(self, names: socket.socket | None, observe_url: str) -> bool:
         """Runs until a signal arrives. Returns whether every broker stopped cleanly."""
