@@ -168,7 +168,9 @@ class BrokersSupervisor:
         self._stop = asyncio.Event()
         self._is_ready = False
         self._server: NameServer | None = None
-        self._decoder: msgspec.json.Decoder[FromBroker] = msgspec.json.Decoder(prepared(FromBroker))
+        self._decoder: msgspec.json.Decoder[FromBroker] = msgspec.json.Decoder(
+            prepared(FromBroker)  # type: ignore[arg-type]  # a union of types
+        )
 
     async def serve(self, names: socket.socket | None, observe_url: str) -> bool:
         """Runs until a signal arrives. Returns whether every broker stopped cleanly."""
