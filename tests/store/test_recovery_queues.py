@@ -227,6 +227,21 @@ def test_one_unit_of_nonsense_costs_at_most_that_message(
     assert store.put(Message("T", b"next")).queue_offset == 110
 
 
+@CLEAN_OR_NOT
+def test_a_unit_that_points_too_far_ahead_hides_none_behind_it(
+    home: StoreHome, before: dict[str, object], crashed: bool
+) -> None:
+    """The next unit is nonsense, so the queue is rebuilt from here on: from a place in the log that is certain."""
+    with home.open(**SMALL) as store:
+        ahead, size, _ = store.queues.find("T", 0).unit(66)  # type: ignore[union-attr]
+    path = home.queue_files("T")[3]
+    home.write(path, UNIT_SIZE, pack_unit(ahead + 1, size, 0) + pack_unit(2**59, size, 0))
+    if crashed:
+        home.mark_crashed()
+    with home.open(**SMALL) as store:
+        assert home.state(store) == before
+
+
 def test_places_that_are_kept_for_no_record_are_in_order(home: StoreHome) -> None:
     """A log whose first file is gone, and queues built from it: units that point to no record come first."""
     with home.open(**SMALL) as store:

@@ -1,12 +1,13 @@
 """Recovery of the consume queues, and the dispatch that completes queues and index from the log.
 
-`QueueRecovery` truncates each queue after its last trusted unit. Three checks decide:
+`QueueRecovery` truncates each queue after its last trusted unit. Four checks decide:
 
 - Names and sizes: files are valid up to the first hole, wrong size or wrong name.
 - Units: they are valid up to the first that is incomplete or out of the log's order. Recovery checks each unit of the
   last three files, and the first and the last unit of the other files.
 - The log: the last unit must point to a record of its topic, queue and queue offset, or to a damaged or deleted one.
   If it does not, a binary search finds the last unit that does.
+- If data after that unit is not valid, the last unit that stays must match its record, because dispatch starts there.
 
 Recovery quarantines the data after that unit and rebuilds it from the log. Units that point past the log's end are
 counted and dropped.
@@ -133,13 +134,44 @@ class QueueRecovery:
             inspected.past_log = sound - in_log
             inspected.torn = not clean and trusted == sound and self._is_last_torn(queue, log.walked_from)
             inspected.distrusted = trusted < in_log or bool(inspected.removed or inspected.files_aside)
-            inspected.removed += queue.keep_first(trusted - inspected.torn)
-            last = queue.files.last
-            if last is not None and not self._live:
-                position = min(last.wrote + inspected.torn * UNIT_SIZE, last.size)
-                used = last.map.nonzero_end(position) if position < last.size else position
-                if used > position and not (inspected.past_log and not inspected.distrusted):
-                    inspected.aside, inspected.distrusted = (last, position, used), True
+            kept = trusted - inspected.torn
+            inspected.removed += queue.keep_first(kept)
+            self._find_rest(inspected, inspected.torn * UNIT_SIZE)
+            proven = self._count_proven(queue, kept, log) if inspected.distrusted else kept
+            if proven < kept:
+                inspected.removed += queue.keep_first(proven)
+                self._find_rest(inspected, 0)
+
+    def _find_rest(self, inspected: _InspectedQueue, torn_bytes: int) -> None:
+        """Finds what follows the units that stay in their file, behind `torn_bytes` that need not be kept."""
+        last = inspected.queue.files.last
+        if last is None or self._live:
+            return
+        position = min(last.wrote + torn_bytes, last.size)
+        used = last.map.nonzero_end(position) if position < last.size else position
+        if used > position and not (inspected.past_log and not inspected.distrusted):
+            inspected.aside, inspected.distrusted = (last, position, used), True
+
+    def _count_proven(self, queue: ConsumeQueue, count: int, log: LogRecovery) -> int:
+        """Returns how many of the first `count` units stay if those behind them are to be rebuilt.
+
+        Dispatch starts where the last of them ends, so that unit must match its record: a wrong one could point far
+        ahead, and the messages between would be in no queue.
+        """
+        low = queue.files.files[0].from_offset // UNIT_SIZE if queue.files.files else 0
+        while count > low and not self._is_proven(queue, count - 1, log):
+            count -= 1
+        return count
+
+    def _is_proven(self, queue: ConsumeQueue, number: int, log: LogRecovery) -> bool:
+        """Whether a unit matches its record; also if that was deleted, is known to be damaged, or never existed."""
+        offset, size, _ = queue.unit(number)
+        if size == NO_RECORD_SIZE or offset < self._log.min_offset or _is_in(log.damage, offset):
+            return True
+        data = self._log.read(offset, size)
+        if data is None or kernels.check_record(data, 0, offset, False) != Reason.STOP:
+            return False
+        return size_and_magic(data)[0] == size and belongs_to(data, queue.topic_bytes, queue.queue_id, number)
 
     def _count_trusted(self, queue: ConsumeQueue, count: int, log: LogRecovery) -> int:
         """Returns how many of the first `count` units belong to the queue.
