@@ -10,7 +10,7 @@ from failure.fuzz.neighbour import DECOY, Memory, Neighbour
 from support.brokers import Served
 from support.loopback import SOON_S
 
-GROWTH_MIB = 48
+GROWTH_MIB = 96
 """What one test's attack may leave behind in the process."""
 
 
