@@ -219,6 +219,7 @@ def read_stream(
         "startingOffsets": "earliest",
         "failOnDataLoss": "false" if allow_loss else "true",
         "maxBytesPerTrigger": "1g",
+        "mode": "PERMISSIVE",  # jobs count damaged messages, and go on
         **({"subscribe": ",".join(topics)} if topics else {"subscribePattern": USERS_TOPICS}),
         **({"namesrv": job_input.namesrv} if job_input.namesrv else {"paths": json.dumps(_absolute(job_input.stores))}),
         **(more or {}),

@@ -27,6 +27,7 @@ def messages(lake: Lake) -> DataFrame:
         "startingOffsets": "earliest",
         "failOnDataLoss": str(lake.fail_on_data_loss).lower(),
         "maxBytesPerTrigger": "1g",
+        "mode": "PERMISSIVE",
         "columns": ",".join((*_COLUMNS, _CORRUPT)),
     }
     options |= {"path": lake.store} if lake.store else {"namesrv": lake.namesrv}
