@@ -1,5 +1,6 @@
 """Builds the compiled kernels where there is a compiler; everything else is in pyproject.toml."""
 
+import os
 import runpy
 
 from setuptools import Extension, setup
@@ -11,6 +12,8 @@ try:
 except ImportError:  # without Cython the plain kernels are used
     extensions = []
 else:
+    # Without debug information it is built a quarter faster; the sanitizers' reports need it.
+    debug = [] if "-fsanitize" in os.environ.get("CFLAGS", "") else ["-g0"]
     sources = runpy.run_path(f"{KERNELS}/source_fingerprint.py")
     extensions = cythonize(
         [
@@ -20,7 +23,7 @@ else:
                 depends=[str(path) for path in sources["source_files"]()],
                 include_dirs=[KERNELS],
                 define_macros=[("PENSTOCK_SOURCES", f'"{sources["fingerprint"]()}"')],
-                extra_compile_args=["-O3"],
+                extra_compile_args=["-O3", *debug],
             )
         ],
         language_level=3,
