@@ -6,12 +6,12 @@ SERVING := .venv/.serving
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(addprefix src/penstock/format/kernels/*,.pyx .pxi .h))
 WORKERS ?= 3
 # Markers of tests that need programs of others, or hours; each has a target of its own.
-ELSEWHERE := java or node or cpp or browser or torture or slow
+ELSEWHERE := java or node or cpp or browser or etcd or zookeeper or torture or slow
 export PYTHONUNBUFFERED := 1
 # Bytecode is kept: the tests start hundreds of processes, each of which would compile the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup serving run demo test test-rest test-newcomer test-peers test-browser torture soak sanitize check docs translated dist wheels bench clean
+.PHONY: setup serving run demo test test-rest test-newcomer test-peers test-failover test-browser test-spark-matrix torture soak sanitize check docs translated dist wheels bench clean
 
 # The developers' environment, about 1.5 GB. It may follow `make run` in the same .venv.
 setup: $(STAMP)
@@ -19,20 +19,23 @@ setup: $(STAMP)
 # What a broker with its console needs, under 300 MB: no Spark, no Arrow, no test tools.
 serving: $(SERVING)
 
+# For developers, kernels that cannot be built are an error where there is a compiler; elsewhere the plain ones run.
+KERNELS := $(if $(shell command -v $(CC) 2> /dev/null),compiled,auto)
+
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "penstock: Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt setuptools cython wheel
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[$(1)]'
+	PENSTOCK_KERNELS=$(2) $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[$(1)]'
 endef
 
 $(STAMP): $(SOURCES)
-	$(call install,all)
+	$(call install,all,$(KERNELS))
 	tools/ensure-java
 	@touch $@
 
 $(SERVING): $(SOURCES)
-	$(call install,console)
+	$(call install,console,auto)
 	@touch $@
 
 run: $(if $(wildcard $(STAMP)),setup,serving)
@@ -65,10 +68,22 @@ test-newcomer: setup
 test-peers: setup
 	$(BIN)/python -m pytest -m "java or node or cpp" -rs
 
+# Failover with real consensus engines: etcd (Debian's etcd-server, or ETCD=/path/to/etcd) and ZooKeeper (through Maven).
+# Skips, with the reason, what cannot be had.
+test-failover: setup
+	$(BIN)/python -m pytest -m "(etcd or zookeeper) and not (torture or slow)" -rs
+
 # The console's pages in a real Chromium; skipped, with the reason, where there is none. PENSTOCK_SCREENSHOTS=docs/images
 # has it write the pictures that the README shows.
 test-browser: setup
 	$(BIN)/python -m pytest -m browser -rs tests/browser
+
+# Each supported Spark with each Python from 3.11 to 3.13 that is installed, in environments of its own under .cache, and
+# with Delta and Iceberg where they exist for it. uv's cache takes 2.6 GB with the first version. CELLS="4.2.0/3.12
+# 4.0.5/3.13" runs these, CELLS=--short two of them; CELLS=--record writes the table of the documents.
+CELLS ?=
+test-spark-matrix: setup
+	$(BIN)/python tools/spark_matrix.py $(CELLS)
 
 # What takes minutes to hours: a million mutated frames, 10,000 damaged stores, kills, power losses, thousands of
 # histories of a store beside its model: whatever is marked `torture`. Another seed each time, printed, unless
@@ -77,7 +92,7 @@ test-browser: setup
 torture: export PENSTOCK_SEED := $(or $(PENSTOCK_SEED),$(strip $(shell od -An -N3 -tu4 /dev/urandom)))
 torture: setup
 	@echo "PENSTOCK_SEED=$(PENSTOCK_SEED)"
-	$(BIN)/python -m pytest -m torture -s -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m torture -s -v -rfE -n 2 --dist worksteal --durations=40
 
 # A broker under load, killed every minute, while retention deletes and Spark reads: MINUTES of it (60). By hand: it
 # needs 1 GiB of disk and a quiet machine. Writes bench/results/soak.json and docs/explanation/soak.svg.

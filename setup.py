@@ -1,4 +1,7 @@
-"""Builds the compiled kernels where there is a compiler; everything else is in pyproject.toml."""
+"""Builds the compiled kernels where there is a compiler; everything else is in pyproject.toml.
+
+With PENSTOCK_KERNELS=compiled a build without them fails; otherwise it succeeds, and the plain kernels run.
+"""
 
 import os
 import runpy
@@ -6,10 +9,13 @@ import runpy
 from setuptools import Extension, setup
 
 KERNELS = "src/penstock/format/kernels"
+IS_REQUIRED = os.environ.get("PENSTOCK_KERNELS") == "compiled"
 
 try:
     from Cython.Build import cythonize
 except ImportError:  # without Cython the plain kernels are used
+    if IS_REQUIRED:
+        raise
     extensions = []
 else:
     # Without debug information it is built a quarter faster; the sanitizers' reports need it.
@@ -29,6 +35,6 @@ else:
         language_level=3,
     )
     for extension in extensions:
-        extension.optional = True  # a build without a compiler succeeds; cythonize() would drop this argument
+        extension.optional = not IS_REQUIRED  # set here, because cythonize() would drop this argument
 
 setup(ext_modules=extensions)

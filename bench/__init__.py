@@ -8,7 +8,8 @@
     processes    brokers of both sides, and Java's store, as processes
     load         the load generator
     pinned       processes with a Spark session on a number of cores
-    store, recovery, broker, producer, replication, spark, pipeline, pipeline.dispatch, console, queues      the suites
+    store, recovery, broker, producer, replication, failover, spark, pipeline, pipeline.dispatch, console, queues
+                 the suites
     compare      CPU time of two source trees, before and after a change; `turn` is one turn of it
 
 A new suite is a class as `run.Suite` says, with an entry in `SUITES` of `__main__`; rounds, order of the sides, CPU

@@ -31,6 +31,7 @@ from bench.client import ClientSuite
 from bench.cold import ColdSuite
 from bench.compare import CompareSuite
 from bench.console import ConsoleSuite
+from bench.failover import FailoverSuite
 from bench.goals import GOALS
 from bench.pipeline import PipelineSuite
 from bench.pipeline.dispatch import DispatchSuite
@@ -57,6 +58,7 @@ SUITES: tuple[Suite, ...] = (
     ProducerSuite(),
     BrokersSuite(),
     ReplicationSuite(),
+    FailoverSuite(),
     SparkSuite(),
     PipelineSuite(),
     DispatchSuite(),

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Any
 
@@ -155,11 +155,16 @@ def batches(topic: str, body_size: int, messages: int, count: int) -> Ring:
     )
 
 
-def pulls(topic: str, per_queue: int) -> Ring:
-    """All of a topic with `per_queue` messages in each queue, page by page, the queues in turns."""
-    places = [(queue_id, offset) for offset in range(0, per_queue, PAGE) for queue_id in range(QUEUES)]
+def pulls(topic: str, per_queue: int, topics: int = 0) -> Ring:
+    """All of a topic with `per_queue` messages in each queue, page by page, the queues in turns.
+
+    With `topics` all of as many topics, named by number, one after the other.
+    """
+    names = [f"{topic}-{number}" for number in range(topics)] or [topic]
+    pages = [(queue_id, offset) for offset in range(0, per_queue, PAGE) for queue_id in range(QUEUES)]
     return Ring(
-        pull_frame(topic, queue_id, offset, FIRST_OPAQUE + number) for number, (queue_id, offset) in enumerate(places)
+        pull_frame(name, queue_id, offset, FIRST_OPAQUE + number)
+        for number, (name, (queue_id, offset)) in enumerate(product(names, pages))
     )
 
 
@@ -338,8 +343,8 @@ def batch(job: dict[str, Any]) -> Answer:
 
 
 def pull(job: dict[str, Any]) -> Answer:
-    """Every message of a topic, `passes` times."""
-    ring = pulls(job["topic"], job["count"] // QUEUES)
+    """Every message of a topic, or of `topics` topics with `count` messages each, `passes` times."""
+    ring = pulls(job["topic"], job["count"] // QUEUES, job.get("topics", 0))
     with connected(job) as broker:
         return closed_loop(broker, ring, len(ring) * job["passes"], job["window"])
 

@@ -1,7 +1,8 @@
 """The suite `spark`: the source on a store's files beside ready-made batches, beside Parquet, and beside a broker.
 
 Each question is asked of all four places, in turns, in one warm session on two cores; a row compares our source with
-one of the others. The time is from `load` to the answer. CPU time is that of this process, Java and the workers.
+one of the others. The time is from `load` to the answer. CPU time is that of this process, Java and the workers. The
+questions that name no options are asked of `penstock.spark.table`, which finds out by itself what it has to read.
 
 Stores hold messages over several topics with bodies that do not compress. They are written once and then only read. The
 store behind the broker holds the first messages of the other one.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -38,6 +39,8 @@ from penstock.store import MessageStore, Settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from penstock.spark import MessageTable
 
 TAGS = ("TagA", "TagB")
 OTHERS = {"ready": "ready-made batches", "parquet": "Parquet", "broker": "a broker"}
@@ -134,7 +137,10 @@ def messages(body: int, first: int, count: int, sizes: Sizes) -> pa.RecordBatch:
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What is read: these columns, or all of them if none are named, in an order of our source."""
+    """What is read: these columns, or all of them if none are named, in an order of our source.
+
+    With the order `any` our source is a table that finds out the columns by itself.
+    """
 
     columns: tuple[str, ...] = ()
     order: str = "queue"
@@ -142,27 +148,44 @@ class Wanted(msgspec.Struct, frozen=True):
     def options(self, topics: Sequence[str]) -> dict[str, str]:
         """For our source; a log is read whole."""
         named = {"columns": ",".join(self.columns)} if self.columns else {}
-        return {**named, "order": "log"} if self.order == "log" else {**named, "subscribe": ",".join(topics)}
+        if self.order == "log":
+            return {**named, "order": "log"}
+        return {**named, "order": self.order, "subscribe": ",".join(topics)}
 
 
-def count(frame: DataFrame, output: Path) -> int:
+def count(frame: DataFrame | MessageTable, output: Path) -> int:
     return frame.count()
 
 
-def by_topic(frame: DataFrame, output: Path) -> int:
+def by_topic(frame: DataFrame | MessageTable, output: Path) -> int:
     """Messages and bytes of each topic."""
     found = frame.groupBy("topic").agg({"*": "count", "store_size": "sum"}).collect()
     return sum(row["count(1)"] for row in found)
 
 
-def to_parquet(frame: DataFrame, output: Path) -> int:
+def by_tag(frame: DataFrame | MessageTable, output: Path) -> int:
+    return sum(row["count"] for row in frame.groupBy("tags").count().collect())
+
+
+def to_nothing(frame: Any, output: Path) -> int:
+    """Reads every column of every row, and throws them away."""
+    frame.write.format("noop").mode("overwrite").save()
+    return 0
+
+
+def to_parquet(frame: Any, output: Path) -> int:
     """Writes every column of every row; the rows are counted later."""
     frame.write.mode("overwrite").parquet(str(output))
     return 0
 
 
 _SIZES_BY_TOPIC = ("topic", "store_size")
-QUESTIONS: tuple[tuple[str, str, Wanted, Callable[[DataFrame, Path], int]], ...] = (
+Answer = Callable[["DataFrame | MessageTable", Path], int]
+QUESTIONS: tuple[tuple[str, str, Wanted, Answer], ...] = (
+    ("count-table", "count of a table", Wanted(("queue_id",), order="any"), count),
+    ("by-tag-table", "count by tag of a table", Wanted(("tags",), order="any"), by_tag),
+    ("by-topic-table", "aggregate by topic of a table", Wanted(_SIZES_BY_TOPIC, order="any"), by_topic),
+    ("scan", "all columns of a table to nothing", Wanted(order="any"), to_nothing),
     ("count", "count, columns=topic", Wanted(("topic",)), count),
     ("count-log", "count, columns=topic, order=log", Wanted(("topic",), order="log"), count),
     ("count-all", "count, all columns", Wanted(), count),
@@ -213,13 +236,22 @@ class SparkSuite:
             self._session.stop()
 
 
-def task(places: Places, group: str, title: str, wanted: Wanted, answer: Callable[[DataFrame, Path], int]) -> Task:
+_CPU_GOALS: dict[Answer, Goal] = {
+    count: Goal("ratio at least", 1 / 2),
+    by_tag: Goal("ratio at least", 1 / 2),
+    by_topic: Goal("ratio at least", 1 / 2),
+    to_nothing: Goal("ratio at least", 1 / 1.1),
+}
+"""How much of our CPU time Parquet may save, in the questions to a table."""
+
+
+def task(places: Places, group: str, title: str, wanted: Wanted, answer: Answer) -> Task:
     """One question to our source and to the three others."""
     body = places.body
     goals = {"ready": Goal("ratio at least", 0.8)}
-    if answer is not to_parquet:
+    if answer not in (to_parquet, to_nothing):
         goals["broker"] = Goal("ratio at least", 10)
-    rows = tuple(
+    rows = [
         Row(
             f"{group}-{SIZE_IDS[body]}-{other}",
             f"{title}, {SIZE_NAMES[body]}; beside {text}",
@@ -229,11 +261,16 @@ def task(places: Places, group: str, title: str, wanted: Wanted, answer: Callabl
             beside=other,
         )
         for other, text in OTHERS.items()
+    ]
+    if wanted.order == "any":
+        rows += [row.cpu_row(_CPU_GOALS[answer]) for row in rows if row.beside == "parquet"]
+        rows += [row.cpu_row(Goal("ratio at least", 0.8)) for row in rows[:3] if row.beside == "ready"]
+    return Task(
+        group, tuple(rows), {side: partial(ask, places, side, wanted, answer) for side in (OURS, *OTHERS)}, lacking()
     )
-    return Task(group, rows, {side: partial(ask, places, side, wanted, answer) for side in (OURS, *OTHERS)}, lacking())
 
 
-def ask(places: Places, side: str, wanted: Wanted, answer: Callable[[DataFrame, Path], int]) -> Run:
+def ask(places: Places, side: str, wanted: Wanted, answer: Answer) -> Run:
     """Rows a second, from `load` to the answer. Raises BenchFailed if the number of rows is wrong."""
     frame = places.prepared(side, wanted)
     with Stopwatch(os.getpid()) as took:
@@ -241,9 +278,9 @@ def ask(places: Places, side: str, wanted: Wanted, answer: Callable[[DataFrame, 
     if answer is to_parquet:
         seen = sum(pq.read_metadata(file).num_rows for file in places.output.glob("*.parquet"))
     expected = places.pulled_rows if side == "broker" else places.rows
-    if seen != expected:
+    if answer is not to_nothing and seen != expected:
         raise BenchFailed(f"{side} gave {seen} rows and has {expected}")
-    return Run.of(seen / took.seconds, {"rows": places.rows}, took.cpu)
+    return Run.of(expected / took.seconds, {"rows": places.rows}, took.cpu, expected)
 
 
 # -- the four places -----------------------------------------------------------------------------------------
@@ -293,10 +330,12 @@ class Places:
         self.pulled_rows = sizes.pulled.get(body, 0)
         self.output = self._folder / "output"
 
-    def prepared(self, side: str, wanted: Wanted) -> Callable[[Wanted], DataFrame]:
+    def prepared(self, side: str, wanted: Wanted) -> Callable[[Wanted], DataFrame | MessageTable]:
         """What loads the rows from a place, which is there now, so that only the reading is measured."""
         if side == OURS:
             where = {"path": str(self.store)}
+            if wanted.order == "any":
+                return lambda wanted: self._table(wanted, **where)
             return lambda wanted: self._source(wanted, **where)
         if side == "ready":
             self.ready(wanted)
@@ -309,6 +348,12 @@ class Places:
 
     def _source(self, wanted: Wanted, **where: str) -> DataFrame:
         return self._session.spark.read.format("rocketmq").options(**wanted.options(self._sizes.topics), **where).load()
+
+    def _table(self, wanted: Wanted, **where: str) -> DataFrame | MessageTable:
+        from penstock.spark import table
+
+        messages = table(self._session.spark, topics=self._sizes.topics, **where)
+        return messages if wanted.columns else messages.frame()
 
     def _parquet(self, files: Path, wanted: Wanted) -> DataFrame:
         frame = self._session.spark.read.parquet(str(files))
@@ -359,8 +404,9 @@ class Places:
             from penstock.pipeline.source_rows import RowShape
 
             options, schema = self._options(wanted), self._schema(wanted)
-            tasks = plan_batch(options)
-            batches = RowShape.of(options, schema.names).batches(tasks[0], to_arrow_schema(schema, timezone="UTC"))
+            shape = RowShape.of(options, schema.names)
+            tasks = plan_batch(options, shape)
+            batches = shape.batches(tasks[0], to_arrow_schema(schema, timezone="UTC"))
             batch = next(batches, None)
             if batch is None:
                 raise BenchFailed("the store has no messages")

@@ -1,5 +1,9 @@
-"""For programs that run Spark queries over `format("rocketmq")`: how far streams are behind. Needs pyspark."""
+"""For programs with Spark queries over `format("rocketmq")`: tables that read what a query needs, and lag of streams.
 
+Needs pyspark.
+"""
+
+from penstock.pipeline.message_table import MessageGroups, MessageTable, table
 from penstock.pipeline.stream_lag import StreamLag, TopicLag, lag
 
-__all__ = ["StreamLag", "TopicLag", "lag"]
+__all__ = ["MessageGroups", "MessageTable", "StreamLag", "TopicLag", "lag", "table"]

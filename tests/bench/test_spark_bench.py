@@ -18,8 +18,11 @@ from bench.report import cells
 from bench.run import Run, Spread, summarise
 from bench.spark import FULL, QUICK, Places, Session, SparkSuite, Wanted, messages
 
-GROUPS = ("count", "count-log", "count-all", "by-topic", "by-topic-log", "to-parquet")
+TABLES = ("count-table", "by-tag-table", "by-topic-table", "scan")
+"""The questions to a table, whose CPU time is compared as well."""
+GROUPS = (*TABLES, "count", "count-log", "count-all", "by-topic", "by-topic-log", "to-parquet")
 OTHERS = ("ready", "parquet", "broker")
+CPU = ("parquet-cpu", "ready-cpu")
 
 
 @pytest.fixture
@@ -30,7 +33,10 @@ def places(tmp_path: Path) -> Places:
 def test_each_question_has_a_row_for_each_size_and_each_other_side(tmp_path: Path) -> None:
     rows = [row for task in SparkSuite().tasks(tmp_path, quick=False) for row in task.rows]
     assert [row.name for row in rows] == [
-        f"{group}-{size}-{other}" for size in ("128b", "1k") for group in GROUPS for other in OTHERS
+        f"{group}-{size}-{other}"
+        for size in ("128b", "1k")
+        for group in GROUPS
+        for other in (*OTHERS, *(CPU if group in TABLES else ()))
     ]
     assert not list(tmp_path.iterdir())
 
@@ -38,14 +44,20 @@ def test_each_question_has_a_row_for_each_size_and_each_other_side(tmp_path: Pat
 def test_every_goal_of_the_source_stands_at_its_row(tmp_path: Path) -> None:
     rows = [row for task in SparkSuite().tasks(tmp_path, quick=False) for row in task.rows]
     goals = {row.name: (row.goal.kind, row.goal.value) for row in rows if row.goal}
-    counts_and_aggregates = {row.name for row in rows if "parquet-" not in row.name}
+    counts_and_aggregates = {row.name for row in rows if not row.name.startswith(("to-parquet", "scan"))}
     assert {name for name, goal in goals.items() if goal == ("ratio at least", 0.8)} == {
-        row.name for row in rows if row.name.endswith("-ready")
+        row.name for row in rows if row.name.endswith(("-ready", "-ready-cpu"))
+    }
+    by_parquet = {name: value for name, (_, value) in goals.items() if name.endswith("-parquet-cpu")}
+    assert set(by_parquet.values()) == {1 / 2, 1 / 1.1}
+    assert {name for name, value in by_parquet.items() if value > 1 / 2} == {
+        "scan-128b-parquet-cpu",
+        "scan-1k-parquet-cpu",
     }
     assert {name for name, goal in goals.items() if goal == ("ratio at least", 10)} == {
         name for name in counts_and_aggregates if name.endswith("-broker")
     }
-    assert len(goals) == 22
+    assert len(goals) == 52
 
 
 def test_a_full_run_reads_about_a_gigabyte_of_log_of_each_size(tmp_path: Path) -> None:

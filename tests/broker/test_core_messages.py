@@ -240,7 +240,7 @@ def test_a_refusal_is_an_error_with_a_code(home: BrokerHome, run: Run) -> None:
                 call(broker, "send", new_send("nowhere"), b"x")
             assert refusal.value.code == ResponseCode.TOPIC_NOT_EXIST
             assert not isinstance(refusal.value, Denied)
-            broker.broker.write_guard.why_not = "no more"
+            broker.broker.write_guard.close("test", "no more")
             with pytest.raises(Denied) as denial:
                 call(broker, "send", new_send("nowhere"), b"x")
             assert denial.value.code == ResponseCode.SERVICE_NOT_AVAILABLE

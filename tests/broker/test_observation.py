@@ -243,3 +243,22 @@ def test_the_alerts_ask_for_metrics_that_there_are_and_say_what_is_wrong(home: B
         assert rule["annotations"]["summary"]
     names = [rule["alert"] for rule in group["rules"]]
     assert len(set(names)) == len(names)
+
+
+def test_a_missing_dispatch_job_is_in_health_and_metrics(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running(store={"dispatch": "external"}) as broker, watched(broker) as watcher:
+            ok(await (await broker.client()).send("orders"))
+            while not broker.store.dispatcher.lag().behind_ms:
+                await asyncio.sleep(0.005)
+            status, answer = await watcher.state("/healthz")
+            assert (status, answer["status"]) == (200, "ok"), "a restart of the broker would not help"
+            assert "no job builds the queues" in answer["why"]
+            assert str(home.path) not in answer["why"]
+            metrics = await watcher.metrics()
+            ((labels, seconds),) = metrics["penstock_dispatch_behind_seconds"]
+            assert labels == NODE
+            assert seconds > 0
+            assert metrics["penstock_broker_healthy"] == [(NODE, 0.0)]
+
+    run(check())

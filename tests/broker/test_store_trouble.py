@@ -11,9 +11,12 @@ from support.brokers import BrokerHome, ok
 from support.disks import FaultyFiles, refuse
 from support.stores import is_one_sentence
 
+from penstock.broker import stats
 from penstock.broker.send_and_pull_results import code_of
 from penstock.broker.stats import StoreWatch
-from penstock.protocol.codes import ResponseCode
+from penstock.protocol.bodies.admin import KVTable
+from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.store.external_dispatch.builder import Builder
 from penstock.store.message import PutResult, PutStatus
 from penstock.store.running_flags import StoreFault
 
@@ -120,3 +123,36 @@ def test_slow_puts_are_said(home: BrokerHome, run: Run, caplog: pytest.LogCaptur
         run(check())
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == "slow puts: 1 took more than 500 ms; slowest so far: 700 ms"
+
+
+def test_a_missing_dispatch_job_is_in_the_log_at_the_start_and_every_minute_and_in_the_health(
+    home: BrokerHome, run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said() -> list[str]:
+        return [each.getMessage() for each in caplog.records if "dispatch" in each.getMessage()]
+
+    async def check() -> None:
+        async with home.running(store={"dispatch": "external"}) as broker:
+            assert ["no job builds the queues" in line for line in said()] == [True]
+            watch, client = StoreWatch(broker.store), await broker.client()
+            ok(await client.send("orders"))
+            watch.check()
+            watch.check()
+            assert len(said()) == 2, "not again within a minute"
+            monkeypatch.setattr(stats, "REPEAT_S", 0.0)
+            watch.check()
+            assert len(said()) == 3
+            health = broker.broker.health()
+            assert not health.ok
+            assert "no job builds the queues" in health.reasons[0]
+            table = KVTable.from_bytes(ok(await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+            assert "no job builds the queues" in table["brokerHealth"]
+            assert int(table["dispatchBehindBytes"]) > 0
+            assert int(table["dispatchBehindMillis"]) >= 0
+            with Builder.open(home.path):
+                assert broker.broker.health().ok
+                watch.check()
+            assert "messages reach their queues again" in caplog.messages[-1]
+
+    with caplog.at_level(logging.WARNING):
+        run(check())

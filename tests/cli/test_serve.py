@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import re
 import signal
 import socket
@@ -24,6 +25,7 @@ from support.loopback import free_port
 from penstock import __version__
 from penstock.cli.console_child import OFF, ConsoleChild
 from penstock.errors import PenstockError
+from penstock.format import kernels
 from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.connection import connect
@@ -139,8 +141,9 @@ def test_the_log_tells_the_life_of_a_broker(serve: Callable[..., Served], tmp_pa
     with_client(told["broker"], lambda client: client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders"))
     assert served.end() == 0
     lines = [json.loads(line)["message"] for line in served.errors]
+    start = f"Penstock {__version__} starts: store {(tmp_path / 'store').absolute()}, process {served.process.pid}, "
     story = [
-        f"Penstock {__version__} starts: store {(tmp_path / 'store').absolute()}, process {served.process.pid}",
+        f"{start}Python {platform.python_version()}, {kernels.active} kernels",
         "settings that differ from the defaults: ",
         "the store is recovered after an unclean end in ",
         f"listening: broker {told['broker']} (broker-a of DefaultCluster, advertised as {told['advertised']})",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.format.checkpoint import Checkpoint
 from penstock.store import Message, MessageStore, Settings
+from penstock.store.external_dispatch.builder import Builder
 
 if TYPE_CHECKING:
     from cli.conftest import Filled, Run
@@ -121,7 +123,12 @@ def test_info_of_an_empty_store(run: Run, tmp_path: Path) -> None:
 
 def test_info_for_people_names_the_essentials(run: Run, filled: Filled) -> None:
     text = run("store", "info", filled.path).done().out
-    for words in ("last exit        clean", "SCHEDULE_TOPIC_XXXX", "dispatch behind  0 messages", "5000 slots"):
+    for words in (
+        "last exit   clean",
+        "SCHEDULE_TOPIC_XXXX",
+        "dispatch    0 messages, 0 bytes behind",
+        "5000 slots",
+    ):
         assert words in text
     assert "\x1b" not in text
 
@@ -150,3 +157,21 @@ def test_conf_does_not_touch_the_largest_message_where_files_are_large(run: Run,
     with MessageStore.open(tmp_path / "s", settings) as store:
         store.put(Message("orders", b"x"))
     assert "maxMessageSize" not in run("store", "conf", tmp_path / "s").done().out
+
+
+def test_info_says_whether_a_dispatch_job_runs_and_how_far_it_is(run: Run, tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "s", Settings.dev(dispatch="external")) as store:
+        for number in range(3):
+            store.put(Message("T", b"%d" % number))
+    found = run("store", "info", tmp_path / "s", "--json").done().json
+    assert (found["dispatch"], found["dispatch_job"], found["dispatch_behind_messages"]) == ("external", None, 3)
+    assert found["dispatch_behind_bytes"] == found["commit_log"]["max_offset"]
+    assert found["dispatch_behind_ms"] > 0
+    text = run("store", "info", tmp_path / "s").done().out
+    assert "external, and no job runs: start `penstock pipeline dispatch`; 3 messages, " in text
+    assert "queues, with messages that wait for the dispatch job" in text
+    with Builder.open(tmp_path / "s") as builder:
+        builder.build(builder.published)
+        text = run("store", "info", tmp_path / "s").done().out
+        assert f"external, by process {os.getpid()}; 0 messages, 0 bytes behind" in text
+        assert "that wait for" not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import shlex
 import shutil
@@ -20,17 +21,20 @@ from support.loopback import free_port
 
 from penstock.broker.settings import BrokerSettings
 from penstock.cli import exit_codes as exit_codes_module
+from penstock.store import Message, MessageStore, Settings
+from penstock.store.external_dispatch.builder import Builder
 
 UNIT = ROOT / "deploy" / "penstock.service"
+JOB_UNIT = ROOT / "deploy" / "penstock-dispatch.service"
 PAGE = ROOT / "docs" / "how-to" / "systemd.md"
 PROGRAM = Path(sys.executable).with_name("penstock")
 
 
-def service() -> configparser.SectionProxy:
+def service(unit: Path = UNIT) -> configparser.SectionProxy:
     """The last of settings that are given several times; that suits those asked for here."""
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # names are as they are written
-    parser.read(UNIT)
+    parser.read(unit)
     return parser["Service"]
 
 
@@ -150,9 +154,66 @@ def test_it_does_not_run_as_root_and_writes_to_its_own_folder_only() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_understands_every_line(tmp_path: Path) -> None:
-    copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text().replace("/opt/penstock/bin/penstock", str(PROGRAM)))
+@pytest.mark.parametrize("unit", [UNIT, JOB_UNIT], ids=lambda unit: unit.stem)
+def test_systemd_understands_every_line(tmp_path: Path, unit: Path) -> None:
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace("/opt/penstock/bin/penstock", str(PROGRAM)))
     found = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, timeout=60, check=False)
-    said = [line for line in (found.stdout + found.stderr).splitlines() if UNIT.name in line]
+    said = [line for line in (found.stdout + found.stderr).splitlines() if unit.name in line]
     assert said == []
+
+
+# -- the dispatch job ------------------------------------------------------------------------------------------------
+
+
+def test_the_dispatch_job_is_always_started_again_and_sees_the_same_store() -> None:
+    job, broker = service(JOB_UNIT), service()
+    assert (job["Restart"], "RestartPreventExitStatus" in job) == ("always", False)
+    assert "StartLimitIntervalSec=0" in JOB_UNIT.read_text(), "it never stays down"
+    assert (job["User"], job["StateDirectory"]) == (broker["User"], broker["StateDirectory"])
+    words, of_broker = shlex.split(job["ExecStart"]), shlex.split(broker["ExecStart"])
+    assert words[words.index("--store") + 1] == of_broker[of_broker.index("--store") + 1]
+    assert int(job["OOMScoreAdjust"]) > int(broker["OOMScoreAdjust"])
+
+
+def test_the_dispatch_job_says_when_it_builds_and_ends_cleanly_while_spark_starts(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="this test needs the extra `spark`")
+    with MessageStore.open(tmp_path / "store", Settings.dev(dispatch="external")) as store:
+        store.put(Message("T", b"x"))
+    put = {"/opt/penstock/bin/penstock": str(PROGRAM), "/var/lib/penstock/store": str(tmp_path / "store")}
+    command = [put.get(word, word) for word in shlex.split(service(JOB_UNIT)["ExecStart"])]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(120)
+        environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+            try:
+                assert manager.recv(4096).decode() == f"READY=1\nSTATUS=dispatching {tmp_path / 'store'}"
+                process.send_signal(signal.Signals[service(JOB_UNIT)["KillSignal"]])
+                _, said = process.communicate(timeout=int(service(JOB_UNIT)["TimeoutStopSec"]))
+            finally:
+                process.kill()
+    assert process.returncode == exit_codes_module.OK
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert {"time", "level", "message"} <= lines[0].keys()
+    assert "dispatching from offset 0" in lines[0]["message"]
+    with Builder.open(tmp_path / "store") as builder:
+        assert builder.position == builder.published, "it had built what was there, without Spark"
+
+
+STOPPED_WHEN_READY = """
+import os, signal, sys
+from penstock.cli.main import main
+from penstock.cli.service_manager import ServiceManager
+ServiceManager.ready = lambda self, status: os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(main(["pipeline", "dispatch", "--store", sys.argv[1]]))
+"""
+
+
+def test_the_dispatch_job_ends_cleanly_if_it_is_stopped_the_moment_it_is_ready(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="this test needs the extra `spark`")
+    MessageStore.open(tmp_path / "store", Settings.dev(dispatch="external")).close()
+    ended = subprocess.run(
+        [sys.executable, "-c", STOPPED_WHEN_READY, tmp_path / "store"], capture_output=True, timeout=120, check=False
+    )
+    assert ended.returncode == exit_codes_module.OK, ended.stderr

@@ -138,7 +138,7 @@ MISTAKES: dict[str, tuple[Typed, str, str]] = {
     "a time that is none": (
         lambda p: ["offset", "reset", "-g", "g", "-t", "t", "-s", "yesterday", "-n", "127.0.0.1:1"],
         "not a valid time: 'yesterday'",
-        "write now, milliseconds,",
+        "write now, now-1h, milliseconds,",
     ),
     "an account that is not there": (
         lambda p: ["topic", "list", "-n", "127.0.0.1:1", "--account", p.missing],

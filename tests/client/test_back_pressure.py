@@ -21,7 +21,8 @@ from penstock.errors import BadMessage, BadSettings, NoAnswer, NoRoute, Penstock
 from penstock.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.remoting.connection import SILENT_S, Connection
+from penstock.remoting.connection import Connection
+from penstock.remoting.pending_requests import SILENT_S
 
 if TYPE_CHECKING:
     from client.conftest import Run

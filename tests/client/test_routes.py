@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +13,9 @@ from client.test_push_consumer import send_numbers
 from support.clients import FakeCluster, Gathered, until_true
 from support.loopback import SOON_S
 
-from penstock.client import Admin, ClientConfig, Message, Producer, ProducerOptions, PushConsumer
-from penstock.client.routes import Route
-from penstock.errors import BadSettings, NoRoute, Unreachable
+from penstock.client import Admin, ClientConfig, Message, MessageQueue, Producer, ProducerOptions, PushConsumer
+from penstock.client.routes import Route, Routes
+from penstock.errors import BadSettings, NoRoute, Refused, Unreachable
 from penstock.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
@@ -148,23 +150,26 @@ def test_a_broker_that_joins_is_noticed_at_the_next_refresh(run: Run, b: LocalBr
     run(main())
 
 
-def test_a_producer_whose_master_was_gone_finds_it_when_it_is_back(run: Run) -> None:
+@pytest.mark.parametrize("is_chosen", [False, True], ids=["in turn", "chosen queue"])
+def test_a_producer_whose_master_was_gone_finds_it_when_it_is_back(run: Run, is_chosen: bool) -> None:
     """While a slave keeps the route alive, it has no queue that may be written."""
 
     def stored(connection: Connection, command: Command) -> Command:
         ext = {"msgId": "0" * 32, "queueId": "0", "queueOffset": "7"}
         return command.reply(ResponseCode.SUCCESS, ext=ext)
 
+    queue = MessageQueue(topic="orders", broker_name="fake", queue_id=0) if is_chosen else None
+
     async def main() -> None:
         cluster = FakeCluster({RequestCode.SEND_MESSAGE_V2: stored}, broker_ids=(1,))
-        async with cluster.running(), Producer("PID", cluster.namesrv) as producer:
-            with pytest.raises(NoRoute, match="has no writable queue"):
-                await producer.send(Message("orders", b"x"))
+        async with cluster.running(), Producer("PID", ClientConfig(cluster.namesrv, route_refresh_s=1000)) as producer:
+            with pytest.raises(NoRoute, match=r"has no writable queue|has no master at the moment"):
+                await producer.send(Message("orders", b"x"), queue=queue)
             cluster.broker_ids = (0, 1)
 
             async def is_sent() -> bool:
                 with contextlib.suppress(NoRoute):
-                    return (await producer.send(Message("orders", b"x"))).queue_offset == 7
+                    return (await producer.send(Message("orders", b"x"), queue=queue)).queue_offset == 7
                 await asyncio.sleep(0.01)
                 return False
 
@@ -173,3 +178,55 @@ def test_a_producer_whose_master_was_gone_finds_it_when_it_is_back(run: Run) -> 
                     pass
 
     run(main())
+
+
+def test_the_first_error_fetches_a_route_at_once_and_further_ones_with_growing_pauses() -> None:
+    fetched: list[float] = []
+
+    class Clock(asyncio.SelectorEventLoop):
+        now = 100.0
+
+        def time(self) -> float:
+            return self.now
+
+    class Counted(Routes):
+        async def refresh(self, topics: Iterable[str] | None = None) -> None:
+            fetched.append(round(loop.now - 100.0, 2))
+
+    async def fail_for(seconds: float) -> None:
+        until = loop.now + seconds
+        while loop.now < until:
+            routes.refresh_soon("T")
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            loop.now += 0.01
+
+    loop = Clock()
+    try:
+        routes = Counted(None)  # type: ignore[arg-type]
+        loop.run_until_complete(fail_for(3.0))
+        assert fetched[:4] == pytest.approx([0.0, 0.1, 0.24, 0.41], abs=0.05)
+        pauses = [after - before for before, after in pairwise(fetched)]
+        assert pauses == pytest.approx(sorted(pauses), abs=0.02)
+        assert max(pauses) <= 1.01
+        loop.now += 5.0
+        fetched.clear()
+        loop.run_until_complete(fail_for(0.15))
+        assert len(fetched) == 2
+    finally:
+        loop.close()
+
+
+def test_a_broker_that_is_not_the_master_any_more_has_the_route_fetched_again(run: Run) -> None:
+    def refuse(connection: Connection, command: Command) -> Command:
+        return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark="this broker is a slave")
+
+    async def check() -> None:
+        cluster = FakeCluster({RequestCode.SEND_MESSAGE_V2: refuse})
+        options = ProducerOptions(retries=0)
+        async with cluster.running(), Producer("PID", cluster.namesrv, options=options) as producer:
+            with pytest.raises(Refused, match="is a slave"):
+                await producer.send(Message("T", b"x"))
+            await until_true(lambda: len(cluster.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) >= 2)
+
+    run(check())

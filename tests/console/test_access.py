@@ -213,7 +213,7 @@ def test_slow_headers_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> Non
         await send({"type": "http.response.body", "body": b"ok"})
 
     async def main() -> None:
-        config = uvicorn.Config(app, http=server.LimitedHttp, lifespan="off", log_level="critical")
+        config = uvicorn.Config(app, http=server.LimitedHttp, lifespan="off", log_config=None, log_level=None)
         config.load()
         state = ServerState()
         listening = await asyncio.get_running_loop().create_server(

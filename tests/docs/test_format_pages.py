@@ -35,6 +35,7 @@ from penstock.format.record import decode_record, encode_record
 from penstock.format.scan import Blank, scan
 from penstock.protocol import FrameReader, encode
 from penstock.store import Message, MessageStore, Settings
+from penstock.store.epochs import decode_entries, encode_entries
 
 FOLDER = ROOT / "docs" / "explanation" / "format"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -225,6 +226,7 @@ READERS: dict[str, Callable[[Example], dict[str, object]]] = {
     "index item": read_index_item,
     "checkpoint": read_checkpoint,
     "config": read_config,
+    "epochs": lambda example: {str(epoch): start for epoch, start in decode_entries(example.data)},
     "frame": read_frame,
 }
 WRITERS: dict[str, Callable[[Example], bytes]] = {
@@ -237,6 +239,7 @@ WRITERS: dict[str, Callable[[Example], bytes]] = {
     "index item": lambda example: pack_item(*map(int, example.values.values())),
     "checkpoint": lambda example: Checkpoint(*list(map(int, example.values.values()))[:3]).pack(),
     "config": lambda example: dumps(loads(example.data.decode())).encode(),
+    "epochs": lambda example: encode_entries(decode_entries(example.data)),
     "frame": lambda example: encode(FrameReader().feed(example.data)[0]),
 }
 NEVER_WRITTEN = {"ext unit"}

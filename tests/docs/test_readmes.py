@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.documents import DOCS, ROOT, blocks_of, links_of
+from support.stores import eventually
 
 import penstock.testing
 
@@ -28,6 +29,13 @@ def pictures_of(text: str) -> list[str]:
     return re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 @pytest.mark.parametrize("page", [ENGLISH, DOCS / "quickstart.md"], ids=["README", "quickstart"])
 def test_producer_and_consumer_work_against_the_printed_address(page: Path) -> None:
     producer, consumer = [block.text for block in blocks_of(page) if block.kind == "python"][:2]
@@ -41,6 +49,7 @@ def test_producer_and_consumer_work_against_the_printed_address(page: Path) -> N
         with subprocess.Popen(received, stdout=subprocess.PIPE, text=True) as consuming:
             assert consuming.stdout is not None
             assert consuming.stdout.readline() == "consumed paid two shirts\n"
+            eventually(lambda: catches(consuming.pid, signal.SIGTERM), "the consumer runs")
             consuming.send_signal(signal.SIGINT)
             assert consuming.wait(60) == 0
 

@@ -213,7 +213,7 @@ def test_it_returns_early_once_there_are_enough_replies() -> None:
 def test_records_of_a_pull_are_passed_on_as_they_are() -> None:
     path = CheckedPath()
     frame = encode(ORDINARY["a send"]) + encode(ORDINARY["a pull"]) + encode(ORDINARY["a query"])
-    at, _, replies = path.path.serve(None, frame, 0, HOST, True)
+    at, _, replies, _ = path.path.serve(None, frame, 0, HOST, True)
     assert at == len(frame)
     assert [type(piece) for piece in replies] == [bytes, bytes, bytes]
     assert replies[1] == FOUND
@@ -228,10 +228,77 @@ def test_pulls_that_wait_hear_of_a_message_to_their_queue_only() -> None:
 def test_nothing_is_appended_while_the_log_is_closed_or_sends_are_not_taken() -> None:
     path = CheckedPath()
     frame = encode(ORDINARY["a send"])
-    assert path.path.serve(None, frame, 0, HOST, False) == (0, len(frame), [])
-    assert path.path.serve(None, frame, 0, b"", True) == (0, 0, [])
+    assert path.path.serve(None, frame, 0, HOST, False) == (0, len(frame), [], None)
+    assert path.path.serve(None, frame, 0, b"", True) == (0, 0, [], None)
     path.appender.is_open = False
     assert path.serve(frame) == (0, len(frame), b"")
+
+
+# -- sends whose replies wait --------------------------------------------------------------------------------
+
+
+def test_replies_to_the_sends_of_one_read_wait_together() -> None:
+    path, beside = CheckedPath(), CheckedPath()
+    sends = [encode(ORDINARY["a send"]), encode(ORDINARY["a one-way send"]), encode(ORDINARY["a batch"])]
+    data = b"".join(sends)
+    at, stop, replies, error = path.path.serve(None, data, 0, HOST, True, 5)
+    assert (at, stop, replies, error) == (len(data), len(data), [], None)
+    _, _, at_once, _ = beside.path.serve(None, data, 0, HOST, True)
+    end = int(path.appender.bytes_appended)
+    assert path.calls.safe == [(end, 4, 2, b"".join(at_once))], "a batch of two, and one of the others without a reply"
+    assert path.log == beside.log
+
+
+def test_sends_beyond_the_room_for_waiting_replies_are_left() -> None:
+    path = CheckedPath()
+    send, one_way = encode(ORDINARY["a send"]), encode(ORDINARY["a one-way send"])
+    data = send + one_way + send + one_way
+    at, stop, replies, _ = path.path.serve(None, data, 0, HOST, True, 2)
+    assert (at, stop, replies) == (len(data) - len(one_way), len(data), [])
+    assert [count for _, _, count, _ in path.calls.safe] == [2]
+    assert path.path.serve(None, data, at, HOST, True, 0) == (at, len(data), [], None)
+    assert len(path.calls.safe) == 1
+
+
+def test_what_is_answered_at_once_does_not_wait_with_the_sends_around_it() -> None:
+    path = CheckedPath()
+    send, query = encode(ORDINARY["a send"]), encode(ORDINARY["a query"])
+    _, _, replies, _ = path.path.serve(None, query + send + query + send, 0, HOST, True, 9)
+    assert len(FrameReader().feed(b"".join(replies))) == 2
+    assert [count for _, _, count, _ in path.calls.safe] == [1, 1]
+
+
+def test_one_way_sends_are_reported_without_replies() -> None:
+    path = CheckedPath()
+    path.path.serve(None, encode(ORDINARY["a one-way send"]), 0, HOST, True, 9)
+    assert path.calls.safe == [(path.appender.bytes_appended, 1, 0, b"")]
+
+
+# -- calls that raise ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a pull", "a commit"])
+def test_a_call_that_raises_fails_its_request_and_no_other(name: str) -> None:
+    path = CheckedPath()
+    path.calls.failure = RuntimeError("a bug")
+    query, failing = encode(ORDINARY["a query"]), encode(ORDINARY[name])
+    at, stop, replies, error = path.path.serve(None, query + failing + query, 0, HOST, True)
+    assert (at, stop) == (len(query), len(query) + len(failing))
+    assert error is path.calls.failure
+    assert len(FrameReader().feed(b"".join(replies))) == 1
+    assert path.path.serve(None, query + failing + query, stop, HOST, True)[0] == 2 * len(query) + len(failing)
+
+
+def test_a_call_that_raises_after_a_send_does_not_undo_it() -> None:
+    path = CheckedPath()
+    path.calls.failure = RuntimeError("a bug")
+    woken: list[bool] = []
+    path.appender.wake, path.appender.is_follower_asleep = lambda: woken.append(True), True
+    frame = encode(Command(310, {**SEND, "e": "3"}, b"x"))
+    at, stop, replies, error = path.path.serve(None, frame, 0, HOST, True)
+    assert (at, stop, error) == (len(frame), len(frame), path.calls.failure)
+    assert len(FrameReader().feed(b"".join(replies))) == 1
+    assert woken == [True]
 
 
 def test_constant_parts_of_replies_are_checked() -> None:
@@ -248,8 +315,8 @@ def test_constant_parts_of_replies_are_checked() -> None:
 
 def test_the_plain_twin_leaves_everything() -> None:
     appender: Any = None
-    path = plain.RequestPath(appender, dict(TOPICS), {}, None, 1 << 20, 1 << 20, 1 << 20)
+    path = plain.RequestPath(appender, dict(TOPICS), {}, {}, None, 1 << 20, 1 << 20, 1 << 20)
     path.answer_sends(b"", b"", (b"",) * 5, b"", b"")
     path.answer_pulls((b"",) * 5)
     path.answer_offsets((b"",) * 3, (b"",) * 2)
-    assert path.serve(None, encode(ORDINARY["a send"]), 0, HOST, True) == (0, 0, [])
+    assert path.serve(None, encode(ORDINARY["a send"]), 0, HOST, True) == (0, 0, [], None)

@@ -86,7 +86,7 @@ def log_and_rows(fields: list[dict]) -> tuple[bytearray, np.ndarray]:
     return log, rows
 
 
-@given(st.binary(max_size=300))
+@given(st.binary(max_size=300) | st.binary(min_size=250, max_size=1200))
 def test_crc(data: bytes) -> None:
     assert_equal_results("crc32", data)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from namesrv.conftest import topics
 
+from penstock.format.config_tables import TopicConfigs
 from penstock.namesrv.route_table import FOREVER, RegisteredBroker, RouteTable
+from penstock.protocol.codes import Refusal
 
 A = RegisteredBroker(name="broker-a", address="127.0.0.1:1", ha_address="127.0.0.1:11")
 SLAVE = RegisteredBroker(name="broker-a", address="127.0.0.1:2", broker_id=1)
@@ -161,3 +163,29 @@ def test_filter_servers_are_passed_on(table: RouteTable) -> None:
     route = table.route("T")
     assert route is not None
     assert route.filter_server_table == {A.address: ["127.0.0.1:5"]}
+
+
+def in_epoch(epoch: int) -> TopicConfigs:
+    table = topics("T")
+    table.version = table.version.in_epoch(epoch)
+    return table
+
+
+def test_a_master_that_was_replaced_in_a_later_epoch_is_refused_and_changes_nothing(table: RouteTable) -> None:
+    other = RegisteredBroker(name=A.name, address="127.0.0.1:9")
+    table.register(A, in_epoch(3), now=0)
+    table.register(other, in_epoch(4), now=0)
+    for late in (in_epoch(3), topics("T")):
+        with pytest.raises(Refusal, match=r"has the master 127\.0\.0\.1:9 in epoch 4"):
+            table.register(A, late, now=0)
+    assert table.master_of(A.name) == other
+    table.register(other, in_epoch(4), now=1)
+    table.register(A, in_epoch(5), now=1)
+    assert table.master_of(A.name) == A
+
+
+def test_without_epochs_the_last_master_to_register_is_the_master(table: RouteTable) -> None:
+    other = RegisteredBroker(name=A.name, address="127.0.0.1:9")
+    table.register(A, topics("T"), now=0)
+    table.register(other, topics("T"), now=0)
+    assert table.master_of(A.name) == other

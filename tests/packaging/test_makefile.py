@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -53,6 +54,43 @@ def test_setup_follows_run_and_run_follows_setup(tree: Path) -> None:
     (tree / ".venv" / ".serving").unlink()
     (tree / ".venv" / ".ready").touch()
     assert extras(make("-n", "run", folder=tree).stdout) == [], "the developers' environment serves, too"
+
+
+@needs_make
+def test_setup_needs_compiled_kernels_where_there_is_a_compiler_and_run_does_not(tree: Path) -> None:
+    assert "PENSTOCK_KERNELS=compiled" in make("-n", "setup", "CC=sh", folder=tree).stdout
+    assert "PENSTOCK_KERNELS=auto" in make("-n", "setup", "CC=no-such-compiler", folder=tree).stdout
+    assert "PENSTOCK_KERNELS=auto" in make("-n", "run", "CC=sh", folder=tree).stdout
+
+
+_FAKE_CYTHON = """
+def cythonize(extensions, **options):
+    for extension in extensions:
+        extension.sources = ["empty.c"]
+    return extensions
+"""
+
+
+@pytest.mark.parametrize("chosen", ["compiled", "auto"])
+def test_a_compiler_that_fails_ends_a_build_that_needs_the_compiled_kernels(tmp_path: Path, chosen: str) -> None:
+    (tmp_path / "Cython").mkdir()
+    (tmp_path / "Cython" / "__init__.py").write_text("")
+    (tmp_path / "Cython" / "Build.py").write_text(_FAKE_CYTHON)
+    kernels = tmp_path / "src/penstock/format/kernels"
+    kernels.mkdir(parents=True)
+    shutil.copy(ROOT / "src/penstock/format/kernels/source_fingerprint.py", kernels)
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    (tmp_path / "empty.c").write_text("")
+    done = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--build-lib", "built"],
+        cwd=tmp_path,
+        env={**os.environ, "CC": "false", "PENSTOCK_KERNELS": chosen, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode != 0) is (chosen == "compiled"), done.stderr
 
 
 def test_a_first_test_in_a_clone_runs_without_the_developers_tools(tree: Path) -> None:

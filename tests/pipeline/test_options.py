@@ -29,7 +29,7 @@ VALUES: dict[str, tuple[str, Any, str, str]] = {
     "assign": ('{"o": [0, 1]}', (("o", "", 0), ("o", "", 1)), "o", "it is not a JSON object"),
     "topic": ("orders", "orders", "", EMPTY),
     "defaultTopic": ("orders", "orders", "", EMPTY),
-    "order": ("LOG", "log", "time", "it must be one of queue, log"),
+    "order": ("LOG", "log", "time", "it must be one of queue, any, log"),
     "tags": ("a || b", "a || b", "", EMPTY),
     "keys": ("k1,k2", ("k1", "k2"), ",", "it must name at least one"),
     "startingOffsets": ("earliest", OffsetSpec(EARLIEST), "begin", "it must be earliest, latest, group:NAME, or JSON"),
@@ -146,6 +146,11 @@ def test_an_option_of_kafkas_source_brings_what_to_use_instead(name: str, instea
     said = refusal({**PLACE, name: "x"}, check=False)
     assert said.startswith(f"'{name}' is an option of Spark's Kafka source; ")
     assert instead in said
+
+
+def test_duplicates_are_no_option_and_the_sentence_says_what_to_use() -> None:
+    with pytest.raises(BadSettings, match="dropDuplicates on the column unique_key"):
+        Options.read({"path": "/somewhere", "dedupe": "true"})
 
 
 def test_tls_is_on_if_one_of_its_options_is_given() -> None:

@@ -276,5 +276,5 @@ def test_small_batches_are_put_together_and_large_ones_are_not(monkeypatch: pyte
 
 
 def test_the_columns_without_spark_are_those_of_the_source() -> None:
-    assert [*ROW_SCHEMA.names, "_corrupt"] == list(known_columns(Options()))
-    assert message_columns() == list(known_columns(Options()))
+    assert [*ROW_SCHEMA.names, "unique_key", "_corrupt"] == list(known_columns(Options()))
+    assert message_columns() == [name for name in known_columns(Options()) if name != "unique_key"]

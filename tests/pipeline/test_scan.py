@@ -53,6 +53,7 @@ def home(tmp_path: Path) -> Iterator[StoreHome]:
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pieces, as of a large store."""
     monkeypatch.setattr(scans, "_LOG_PIECE", 4096)
+    monkeypatch.setattr(scans, "_BODY_PIECE", 4096)
     monkeypatch.setattr(scans, "_QUEUE_PIECE", 1024)
 
 
@@ -73,7 +74,7 @@ def test_the_log_is_a_stream_in_its_order(home: StoreHome, small_pieces: None) -
 def test_a_topic_is_read_from_the_log_if_it_fills_it_and_else_from_its_queues(
     home: StoreHome, small_pieces: None, topic: str, kind: type
 ) -> None:
-    pieces = plan_scan(ScanOptions(paths=(str(home.path),), topics=(topic,)))
+    pieces = plan_scan(ScanOptions(paths=(str(home.path),), topics=(topic,)), 4096)
     assert len(pieces) > 1
     assert {type(piece.task) for piece in pieces} == {kind}
     rows = penstock.scan(home.path, topic).read_all()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from support.pipeline import Rows, options_for, read, read_tasks
 from support.stores import RANDOM_LOG_SIZE, RANDOM_T0, RANDOM_UNITS_PER_FILE, StoreHome
 
-from penstock.errors import BadSettings, BadStore, DataLost
+from penstock.errors import BadSettings, BadStore, CorruptData, DataLost
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.pipeline.plan import plan_batch
+from penstock.pipeline.store_tasks import RecordTask
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
 from penstock.store.file_io import Files
+from penstock.store.readonly import tail
+from penstock.store.readonly.store_folder import StoreFolder
 
 COUNT = 120
 SIZES = {"mapped_file_size_commit_log": RANDOM_LOG_SIZE, "mapped_file_size_consume_queue": 20 * RANDOM_UNITS_PER_FILE}
@@ -121,6 +124,49 @@ def test_an_index_that_was_removed_is_built_again_for_the_read(home: StoreHome) 
         path.unlink()
     assert of(home, keys="k7") == [7, 57, 107]
     assert home.index_files() == []
+
+
+def refuse_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    def view(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("a store was opened with recovery")
+
+    monkeypatch.setattr(StoreFolder, "view", view)
+
+
+def test_keys_and_times_are_found_without_opening_the_store(used: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_views(monkeypatch)
+    assert of(used, keys="k7,id8") == [7, 8, 57, 107]
+    for order in ("queue", "log"):
+        assert of(used, order=order, startingTimestamp=RANDOM_T0 + 118_000) == [118, 119]
+
+
+def test_messages_that_the_index_does_not_have_yet_are_found(home: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = home.open(**SIZES)
+    assert store.index is not None
+    monkeypatch.setattr(store.index, "append", lambda *_, **__: None)
+    for number in (500, 501, 502):
+        assert store.put(Message("orders", b"%d" % number, keys=("k7",) if number < 502 else ())).ok
+    store.catch_up()
+    with monkeypatch.context() as patched:
+        refuse_views(patched)
+        assert of(home, keys="k7") == [7, 57, 107, 500, 501]
+    monkeypatch.setattr(tail, "_MAX_UNINDEXED", 2)
+    assert of(home, keys="k7") == [7, 57, 107, 500, 501], "too many of them: the index is completed in memory"
+
+
+def test_a_damaged_message_with_the_key_is_damage_and_no_gap(home: StoreHome) -> None:
+    (position,) = plan_positions(home, "id7")
+    for path in home.log_files():
+        if int(path.name) <= position < int(path.name) + RANDOM_LOG_SIZE:
+            home.flip(path, position - int(path.name) + 90)
+    with pytest.raises(CorruptData, match=f"the record at {position} of the log is damaged"):
+        of(home, keys="id7", mode="FAILFAST")
+
+
+def plan_positions(home: StoreHome, key: str) -> tuple[int, ...]:
+    (task,) = plan_batch(options_for(home.path, topic="orders", keys=key))
+    assert isinstance(task, RecordTask)
+    return task.positions
 
 
 @pytest.mark.parametrize("order", ["queue", "log"])

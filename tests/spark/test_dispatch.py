@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -13,15 +16,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from support.documents import Reader, to_run
-from support.stores import StoreHome, derived_files, eventually, put_mixed
+from support.stores import StoreHome, derived_files, eventually, is_one_sentence, put_mixed
 
 from penstock.cli.main import main
 from penstock.client.message import Message as ClientMessage
 from penstock.client.message import ReceivedMessage
 from penstock.client.sync import Producer, PullConsumer
-from penstock.errors import StoreInUse
+from penstock.errors import StoreFailed, StoreInUse
+from penstock.pipeline.jobs import dispatch as dispatch_module
 from penstock.pipeline.jobs.dispatch import DispatchJob, dispatch
-from penstock.pipeline.jobs.property_index import property_index
+from penstock.pipeline.jobs.property_index import property_index, read_index
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.store import Dispatch, Message, MessageStore
 
@@ -46,20 +50,90 @@ def test_the_stream_builds_what_inline_dispatch_builds_beside_a_store_that_is_wr
             put_mixed(twin, store, 300, start)
     with home.open(**EXTERNAL) as store:
         put_mixed(home, store, 300)
-        with dispatch(spark, home.path) as job:
+        with dispatch(spark, home.path, head_start=False) as job:
             assert caught_up(job, store)
+            assert [query.name for query in spark.streams.active] == [f"penstock dispatch {home.path}"]
             with pytest.raises(StoreInUse, match="stop it first"):
                 dispatch(spark, home.path)
             put_mixed(home, store, 300, 300)
             assert caught_up(job, store)
         put_mixed(home, store, 300, 600)
     assert job.report().behind == 0
+    assert job.report().batches >= 2
+    assert job.report().driver_bytes == 0
     assert main(["pipeline", "dispatch", "--store", str(home.path), "--once", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["position"] == report["published"] > report["start"] == job.report().position
+    assert spark.streams.active == []
     assert derived_files(home.path) == derived_files(twin.path)
     assert main(["pipeline", "dispatch", "--store", str(twin.path)]) == 2
     assert "start it with dispatch=external first" in capsys.readouterr().err
+
+
+def runners(spark: SparkSession) -> list[int]:
+    """The processes of Spark that ask Python for offsets of streams."""
+    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+            if b"pyspark.sql.streaming.python_streaming_source_runner" in command and java in ancestors(folder):
+                found.append(int(folder.name))
+    return found
+
+
+def ancestors(process: Path) -> list[int]:
+    found: list[int] = []
+    while process.name != "0":
+        parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        found.append(parent)
+        process = Path("/proc", str(parent))
+    return found
+
+
+def kill_runner(spark: SparkSession) -> None:
+    eventually(lambda: bool(runners(spark)), "the query has asked for its first offsets")
+    for process in runners(spark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def test_a_query_that_loses_its_runner_starts_again_and_the_driver_builds_meanwhile(
+    spark: SparkSession, home: StoreHome, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = 0
+    with home.open(**EXTERNAL) as store, dispatch(spark, home.path) as job:
+        for killed in (1, 2):
+            deadline, batches = time.monotonic() + 150, job.report().batches
+            while job.report().batches == batches:  # what comes before the query begins is the driver's
+                assert time.monotonic() < deadline, "no batch of Spark's arrives"
+                put_mixed(home, store, 5, count)
+                count += 5
+                time.sleep(0.1)
+            kill_runner(spark)
+            put_mixed(home, store, 100, count)
+            count += 100
+            eventually(lambda killed=killed: job.report().restarts >= killed, "the query is started again")  # type: ignore[misc]
+            assert caught_up(job, store)
+    assert job.report().driver_bytes > 0
+    assert "Spark ended the query" in caplog.text
+    twin = StoreHome(home.path.with_name("twin"))
+    with twin.open(**SMALL) as store:
+        put_mixed(twin, store, count)
+    assert derived_files(home.path) == derived_files(twin.path)
+
+
+def test_a_query_that_ends_again_and_again_ends_the_job_with_a_sentence(
+    spark: SparkSession, home: StoreHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with home.open(**EXTERNAL) as store, dispatch(spark, home.path, head_start=False) as job:
+        put_mixed(home, store, 10)
+        assert caught_up(job, store), "the query has a runner"
+        monkeypatch.setattr(dispatch_module, "MAX_RESTARTS", 0)
+        kill_runner(spark)
+        with pytest.raises(StoreFailed, match=r"Spark is gone .* start the job again; it resumes") as error:
+            job.wait(120)
+        assert is_one_sentence(str(error.value))
 
 
 def test_a_property_index_has_every_property_once(spark: SparkSession, home: StoreHome, tmp_path: Path) -> None:
@@ -75,7 +149,7 @@ def test_a_property_index_has_every_property_once(spark: SparkSession, home: Sto
                 first = min(target.glob("*.parquet"))
                 end = store.log.max_offset
                 (target / f"{end:020d}-{end + 100:020d}.parquet").write_bytes(first.read_bytes())
-    frame = spark.read.parquet(str(target))
+    frame = read_index(spark, target)
     assert frame.where("name = 'colour'").count() == 400
     red = frame.where("name = 'colour' AND value = 'c3'").select("queue_id", "queue_offset").collect()
     assert sorted(map(tuple, red)) == sorted((n % 2, n // 2) for n in range(400) if n % 7 == 3)

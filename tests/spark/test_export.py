@@ -54,6 +54,15 @@ def test_two_runs_with_traffic_between_and_a_kill_miss_and_double_nothing(
     assert not list((tmp_path / "lake" / "_penstock" / "staged").iterdir())
 
 
+def test_a_small_topic_of_many_queues_is_one_file_a_day(spark: SparkSession, home: StoreHome, tmp_path: Path) -> None:
+    with home.open() as store:
+        for number in range(64):
+            assert store.put(Message("orders", b"{}", queue_id=number % 16)).ok
+    done = export(spark, Export(to=str(tmp_path / "lake")), JobInput(stores=(str(home.path),)))
+    assert done.rows == 64
+    assert len(list((tmp_path / "lake").rglob("topic=*/*/*.parquet"))) == 1
+
+
 def damaged(home: StoreHome, bodies: list[bytes]) -> None:
     """A store with these messages, the fourth of which cannot be read."""
     with home.open() as store:

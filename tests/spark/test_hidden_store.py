@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.spark import standalone_cluster
+from support.spark import may_mount, standalone_cluster
 from support.stores import StoreHome
 
 _DRIVER = """
@@ -33,24 +33,16 @@ except Exception as error:
 """
 
 
-def _may_mount() -> bool:
-    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
-    try:
-        return subprocess.run(probe, check=False, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.rest
 @pytest.mark.timeout(420)
-@pytest.mark.skipif(not _may_mount(), reason="it mounts an empty folder in a namespace of its own, as root")
+@pytest.mark.skipif(not may_mount(), reason="it mounts an empty folder in a namespace of its own, as root")
 def test_a_worker_that_does_not_see_the_store_ends_the_read_whatever_fail_on_data_loss_says(
     home: StoreHome, tmp_path: Path
 ) -> None:
     with home.open() as store:
         for queue_id in range(8):
             home.put_numbered(store, 100, queue_id=queue_id)
-    with standalone_cluster(tmp_path, hidden=home.path) as master:
+    with standalone_cluster(tmp_path, hidden=[home.path]) as master:
         driver = [sys.executable, "-c", _DRIVER, master, str(home.path), "false"]
         ran = subprocess.run(driver, capture_output=True, text=True, timeout=360, env=dict(os.environ), check=False)
     assert "ROWS" not in ran.stdout, "rows are missing, and nothing says so"

@@ -20,7 +20,9 @@ def in_folder(text: str, folder: Path) -> str:
     return re.sub(r"(?<=[\"'])/?data/", f"{folder}/data/", text)
 
 
-@pytest.mark.parametrize("page", ["query-with-spark", "tail-into-a-table", "write-with-spark", "from-kafka"])
+@pytest.mark.parametrize(
+    "page", ["query-with-spark", "tail-into-a-table", "write-with-spark", "from-kafka", "spark-recipes"]
+)
 def test_the_blocks_of_a_page_run_one_after_the_other(
     page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,3 +24,15 @@ def test_a_table_that_lost_its_options_says_what_to_do(spark: SparkSession, home
     with pytest.raises(Exception) as error:
         spark.read.format("rocketmq").option("subscribe", "T").load().count()
     assert sentence(error).startswith("neither path nor namesrv is given; a table created with CREATE TABLE loses")
+
+
+def test_a_table_is_read_with_options_in_the_query(spark: SparkSession, home: StoreHome) -> None:
+    store = home.open()
+    home.put_numbered(store, 4)
+    store.close()
+    spark.sql("CREATE TABLE described (body binary, queue_offset bigint) USING rocketmq")
+    try:
+        query = f"SELECT queue_offset FROM described WITH (path='{home.path}', subscribe='T') WHERE queue_offset > 1"
+        assert sorted(row.queue_offset for row in spark.sql(query).collect()) == [2, 3]
+    finally:
+        spark.sql("DROP TABLE described")

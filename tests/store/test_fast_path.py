@@ -13,6 +13,7 @@ from support.stores import StoreHome
 
 from penstock.format import kernels
 from penstock.store import Message, MessageStore, Page, PutResult, PutStatus, Settings
+from penstock.store.message import GetStatus
 
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=12)
 MESSAGES = st.builds(
@@ -131,6 +132,36 @@ def both_pages(
     return short, general
 
 
+def check_known_page(store: MessageStore, queue_id: int, offset: int, most: int, expected: Page) -> None:
+    """A page for pulls, if the kernel takes it, is that of the general path; and it takes no other."""
+    pages = store.pages.pages_of("orders", queue_id, False)
+    found = None if pages is None else pages.read(offset, most)
+    if found is None:
+        return
+    bounds = expected.next_begin_offset, expected.min_offset, expected.max_offset
+    assert (expected.status, expected.damaged) == (GetStatus.FOUND, ())
+    assert found == (expected.data, *bounds, expected.count)
+
+
+def test_pages_for_pulls_end_with_what_may_be_read_and_with_their_queue(home: StoreHome) -> None:
+    store = home.open()
+    for _ in range(5):
+        store.put(Message("orders", b"x"))
+    store.catch_up()
+    every, flushed = (store.pages.pages_of("orders", 0, only_flushed) for only_flushed in (False, True))
+    assert every is not None
+    assert flushed is not None
+    found = every.read(1, 3)
+    assert found is not None
+    assert found[1:] == (4, 0, 5, 3)
+    assert every.read(5, 1) is None
+    assert store.pages.pages_of("orders", 1, False) is None
+    assert store.pages.pages_of("unknown", 0, False) is None
+    store.delete_topic("orders")
+    assert every.read(0, 1) is None
+    assert flushed.read(0, 1) is None
+
+
 def test_both_ways_read_the_same_pages(home: StoreHome) -> None:
     sizes = {"mapped_file_size_commit_log": 4000, "mapped_file_size_consume_queue": 9 * 20}
     store = home.open(**sizes)
@@ -150,6 +181,8 @@ def test_both_ways_read_the_same_pages(home: StoreHome) -> None:
                     for tags in (None, "a", "a || c", "none"):
                         short, general = both_pages(store, queue_id, offset, most, tags)
                         assert short == general, (queue_id, offset, most, tags)
+                        if tags is None and -1 <= offset < 2**63:
+                            check_known_page(store, queue_id, offset, most, general)
 
 
 def test_the_usual_page_takes_the_short_way_and_one_over_two_files_does_not(home: StoreHome) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.stores import StoreHome
 
 from penstock.errors import BadStore
+from penstock.store import Message
 from penstock.store.overlay_files import OverlayFiles
 
 
@@ -129,3 +132,27 @@ def test_an_empty_file_cannot_be_mapped_and_is_named(folder: Path) -> None:
     with pytest.raises(BadStore, match="the file is empty") as caught:
         OverlayFiles().open_map(folder / "empty")
     assert str(folder / "empty") in str(caught.value)
+
+
+def resident_kb(path: Path) -> int:
+    """How much of a file's maps is in this process's memory."""
+    total, is_ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if not line[0].isupper():
+            is_ours = line.endswith(str(path))
+        elif is_ours and line.startswith("Rss:"):
+            total += int(line.split()[1])
+    return total
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident")
+def test_a_view_keeps_no_pages_of_the_log_that_it_has_walked(home: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    with home.open(mapped_file_size_commit_log=16 << 20) as store:
+        for number in range(900):
+            store.put(Message("T", b"%d" % number + bytes(8000)))
+    (log,) = home.log_files()
+    monkeypatch.setattr("penstock.store.log_walk._PIECE", 1 << 20)
+    monkeypatch.setattr("penstock.store.recovery.log._STRIDE", 1 << 20)
+    with home.open(read_only=True, mapped_file_size_commit_log=16 << 20) as view:
+        assert resident_kb(log) < 4096
+        assert home.bodies(view, "T")[-1].startswith(b"899")

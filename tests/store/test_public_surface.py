@@ -40,9 +40,8 @@ PUBLIC = [
 NEEDS_PYARROW = [
     "penstock.format.arrow_puts",
     "penstock.format.arrow_rows",
-    "penstock.format.arrow_rows",
     "penstock.store.arrow_batches",
-    "penstock.store.arrow_batches",
+    "penstock.store.arrow_puts",
 ]
 
 

@@ -12,6 +12,7 @@ from support.stores import StoreHome
 from penstock.errors import BadStore
 from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE, pack_unit
 from penstock.store import GetStatus, Message
+from penstock.store.file_io import FileMap
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -380,3 +381,28 @@ def test_a_delayed_message_whose_topic_is_damaged_stays_out_of_other_topics(home
         assert damaged.topics() == ["SCHEDULE_TOPIC_XXXX", "T"]
         assert copy.bodies(damaged, "SCHEDULE_TOPIC_XXXX", 2) == []
         assert copy.bodies(damaged, "T") == [b"first"]
+
+
+@pytest.mark.usefixtures("before")
+def test_what_a_start_has_built_is_on_its_way_to_the_disk_before_the_start_waits_for_it(
+    home: StoreHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("consumequeue", "index"):
+        shutil.rmtree(home.path / folder)
+    events: list[tuple[str, str]] = []
+    sync, start_writing = FileMap.sync, FileMap.start_writing
+
+    def noted_sync(file: FileMap, *range_: int) -> None:
+        events.append(("sync", file.path.relative_to(home.path).parts[0]))
+        sync(file, *range_)
+
+    def noted_start(file: FileMap) -> None:
+        events.append(("start", file.path.relative_to(home.path).parts[0]))
+        start_writing(file)
+
+    monkeypatch.setattr(FileMap, "sync", noted_sync)
+    monkeypatch.setattr(FileMap, "start_writing", noted_start)
+    with home.open(**SMALL) as store:
+        assert store.report.units_added == 220
+        for folder in ("consumequeue", "index"):
+            assert events.index(("start", folder)) < events.index(("sync", folder))

@@ -17,6 +17,7 @@ from support.disks import FaultyFiles
 from support.stores import StoreHome, eventually
 
 from penstock.store import Message, PutStatus
+from penstock.store.dispatch import DispatchLag
 from penstock.store.message import PutResult
 from penstock.store.statistics import Statistics
 
@@ -98,7 +99,7 @@ def test_rates_are_those_of_ten_seconds_a_minute_and_ten_minutes(home: StoreHome
             statistics.count_get(page, 0.001)
         statistics.sample()
     rates = statistics.snapshot(
-        dispatch_behind=0,
+        dispatch=DispatchLag(0),
         dispatch_skipped=0,
         flush_behind=0,
         put_lock_held=0.0,

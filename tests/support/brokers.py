@@ -378,6 +378,10 @@ class Served:
         return self._process.pid
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def said(self) -> str:
         """All that it printed and logged so far."""
         return self._log.read_text()
@@ -385,7 +389,8 @@ class Served:
     def start(self) -> None:
         command = [*self._within, sys.executable, "-m", "penstock.cli.main", "serve", "--store", str(self.folder)]
         command += ["--profile", "dev"]
-        command += ["--listen", self.address, "--namesrv", self.namesrv, "--console", "off"]
+        # Of several brokers with free ports one might take the port of another for its metrics.
+        command += ["--listen", self.address, "--namesrv", self.namesrv, "--console", "off", "--observe-port", "off"]
         for setting in self._settings:
             command += ["--set", setting]
         with self._log.open("ab") as log:

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -136,9 +136,10 @@ T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def name_server() -> Iterator[str]:
-    """A name server of its own, which outlives brokers; its address."""
-    command = [sys.executable, "-m", "penstock.cli.main", "namesrv", "--listen", "127.0.0.1:0", "--json"]
+def name_server(host: str = "127.0.0.1", within: Sequence[str] = (), *settings: str) -> Iterator[str]:
+    """A name server of its own, which outlives brokers; its address. `within` is as for `Served`."""
+    command = [*within, sys.executable, "-m", "penstock.cli.main", "namesrv", "--listen", f"{host}:0", "--json"]
+    command += [part for setting in settings for part in ("--set", setting)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -80,6 +80,7 @@ REPLICATE_PAGE: Final = "test_replicate_page::test_a_pair_loses_its_master_and_g
 WORKED_EXAMPLES: Final = "test_format_pages::test_the_code_reads_an_example_as_the_table_beside_it_says"
 TRANSLATED: Final = "test_translations::test_a_page_in_chinese_is_not_behind"
 SETTING_FILES: Final = "test_setting_blocks::test_a_file_of_settings_on_a_page_is_one_that_penstock_takes"
+FAILOVER_PAGE: Final = "test_failover_page::test_three_brokers_elect_a_master_as_the_page_says"
 RUN_BY: Final[dict[tuple[str, str], str]] = {
     ("README.md", "sh"): NEWCOMER,
     ("README.md", "python"): NEWCOMER,
@@ -107,8 +108,11 @@ RUN_BY: Final[dict[tuple[str, str], str]] = {
     ("docs/how-to/programs.md", "py"): "test_programs_page::test_the_programs_of_the_page_are_those_that_are_run",
     ("docs/how-to/query-with-spark.md", "py"): SPARK_PAGE,
     ("docs/how-to/query-with-sql.md", "bash"): "test_sql_both_ways::test_the_command_of_the_page_runs_on_spark",
+    ("docs/how-to/failover.md", "ini"): FAILOVER_PAGE,
+    ("docs/how-to/failover.md", "sh"): FAILOVER_PAGE,
     ("docs/how-to/replicate.md", "ini"): REPLICATE_PAGE,
     ("docs/how-to/replicate.md", "sh"): REPLICATE_PAGE,
+    ("docs/how-to/spark-recipes.md", "py"): SPARK_PAGE,
     ("docs/how-to/systemd.md", "ini"): "test_systemd_unit::test_the_changes_on_the_page_serve_too",
     ("docs/how-to/tail-into-a-table.md", "py"): SPARK_PAGE,
     ("docs/how-to/watch.md", "yaml"): SETTING_FILES,

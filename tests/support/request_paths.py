@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from penstock.broker.remoting.reply_frames import BARE_PIECES, PULL_PIECES, QUERY_PIECES, SendReplyFrames
@@ -11,6 +12,7 @@ from penstock.broker.send import plain_text
 from penstock.format.batch import decode_batch_body
 from penstock.format.kernels import _compiled
 from penstock.format.properties import join_properties
+from penstock.format.queue_unit import pack_unit
 from penstock.format.record import decode_record
 from penstock.protocol.command import Command
 from penstock.protocol.frame import FrameReader, encode
@@ -18,6 +20,7 @@ from penstock.protocol.headers.offsets import QueryConsumerOffset, UpdateConsume
 from penstock.protocol.headers.pull import PullMessage
 from penstock.protocol.headers.send import SendMessage, SendMessageV2
 from penstock.store.message import Message, PutResult, PutStatus
+from support.messages import make_record
 
 HOST = bytes([10, 0, 0, 7, 0, 0, 4, 1])
 STORE_HOST = "127.0.0.1:10911"
@@ -43,25 +46,74 @@ class FoundPage(NamedTuple):
     max_offset: int = 2**40
 
 
-class RecordedCalls:
-    """Answers every pull, commit and query, and keeps what it was asked."""
+def known_pages() -> Any:
+    """Pages of a queue in memory: T, number 1, with five messages."""
+    log, units = bytearray(), bytearray()
+    for number in range(5):
+        record = make_record(len(log), b"%d" % number, queue_id=1, queue_offset=number)
+        units += pack_unit(len(log), len(record), 0)
+        log += record
 
-    def __init__(self) -> None:
+    def file(data: bytearray) -> SimpleNamespace:
+        marks = array("q", [len(data), 0])
+        return SimpleNamespace(window=_compiled.FileWindow(data, 0, marks, _compiled.ReaderCount(), None))
+
+    files = SimpleNamespace(files=(file(units),))
+    queue = SimpleNamespace(topic="T", queue_id=1, topic_bytes=b"T", min_offset=0, files=files)
+    place = SimpleNamespace(files=(file(log),), file_size=len(log), written_from=0, flushed_where=0)
+    reader = _compiled.PageReader(1 << 30, 32, 1 << 22, 8, 1 << 16, True)
+    return _compiled.QueuePages(reader, {("T", 1): queue}, queue, place, False)
+
+
+class RecordedCalls:
+    """Answers every pull, commit and query, and keeps what it was asked. Keeps the pages of one queue for pulls."""
+
+    def __init__(self, pulled: dict[bytes, Any]) -> None:
+        self._pulled = pulled
+        self.pages = known_pages()
+        self.counts = [0, 0]
+        self.consume_hooks: list[object] = []
+        self.safe: list[tuple[int, int, int, bytes]] = []
+        self.committed: list[tuple[Any, ...]] = []
+        self.got: list[tuple[int, int, int]] = []
+        self.failure: Exception | None = None
+        """Raised by every call but `when_safe`."""
         self.asked: list[tuple[Any, ...]] = []
         self.sent: list[tuple[str, int, int]] = []
         self.stored: list[tuple[str, int]] = []
 
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def when_safe(
+        self, client: object, end_offset: int, messages: int, seconds: float, count: int, replies: bytes
+    ) -> None:
+        self.safe.append((end_offset, messages, count, replies))
+
     def on_stored(self, topic: str, queue_id: int) -> None:
+        self._fail()
         self.stored.append((topic, queue_id))
 
     def count_sent(self, topic: str, messages: int, size: int) -> None:
+        self._fail()
         self.sent.append((topic, messages, size))
 
-    def pull(self, client: object, *arguments: Any) -> FoundPage:
+    def pull(self, client: object, key: bytes | None, *arguments: Any) -> FoundPage:
+        self._fail()
         self.asked.append(("pull", *arguments))
+        if arguments[1:3] == ("T", 1) and key is not None:
+            self._pulled[key] = self.pages, self.counts
         return FoundPage()
 
+    def commit_pulled(self, client: object, *arguments: Any) -> None:
+        self.committed.append(arguments)
+
+    def count_got(self, pages: int, messages: int, size: int, seconds: float) -> None:
+        self.got.append((pages, messages, size))
+
     def commit(self, client: object, *arguments: Any) -> bool:
+        self._fail()
         self.asked.append(("commit", *arguments))
         return True
 
@@ -73,9 +125,14 @@ class RecordedCalls:
 class CheckedPath:
     """A `RequestPath` with its appender. `serve` compares what it did with the same frames as commands."""
 
-    def __init__(self, frame_bytes: int = 16 << 20, reply_bytes: int = 256 << 10) -> None:
-        self.calls = RecordedCalls()
+    def __init__(self, frame_bytes: int = 16 << 20, reply_bytes: int = 256 << 10, room: int = -1) -> None:
+        """`room`: see `RequestPath.serve`."""
+        self.pulled: dict[bytes, Any] = {}
+        self.calls = RecordedCalls(self.pulled)
         self.held: dict[tuple[str, int], object] = {("T", 3): "a pull waits here"}
+        self._known: set[tuple[object, ...]] = set()
+        """The pulls that are served from pages, by what decides it."""
+        self._room = room
         self._replies = SendReplyFrames({"MSG_REGION": "here", "TRACE_ON": "true"})
         self._frame_bytes, self._reply_bytes = frame_bytes, reply_bytes
         self.renew()
@@ -90,7 +147,7 @@ class CheckedPath:
         self.appender.attach(self.log, self._marks, 0)
         self.appender.is_open = True
         self.path = _compiled.RequestPath(
-            self.appender, TOPICS, self.held, self.calls, self._frame_bytes, 1 << 20, self._reply_bytes
+            self.appender, TOPICS, self.held, self.pulled, self.calls, self._frame_bytes, 1 << 20, self._reply_bytes
         )
         self.path.answer_sends(
             SUFFIX.encode(), b"7F", self._replies.pieces, self._replies.binary_head, self._replies.binary_tail
@@ -103,18 +160,26 @@ class CheckedPath:
         if self._marks[0] > LOG_BYTES * 3 // 4:
             self.renew()
         before, asked = self._marks[0], len(self.calls.asked)
-        served, stop, replies = self.path.serve(self, data, at, HOST, True)
+        safe, committed = len(self.calls.safe), len(self.calls.committed)
+        served, stop, replies, error = self.path.serve(self, data, at, HOST, True, self._room)
+        assert error is None
         assert at <= served <= stop <= len(data)
         records = self._records(before)
         questions = iter(self.calls.asked[asked:])
-        commands = FrameReader().feed(data[at:served])
-        expected = [frame for command in commands for frame in self._check(command, records, questions)]
+        commits = iter(self.calls.committed[committed:])
+        expected, waiting = [], []
+        for command in FrameReader().feed(data[at:served]):
+            waits = self._room >= 0 and command.code in SEND_KINDS
+            (waiting if waits else expected).extend(self._check(command, records, questions, commits))
         assert b"".join(replies) == b"".join(expected)
+        assert b"".join(frames for *_, frames in self.calls.safe[safe:]) == b"".join(waiting)
+        assert sum(count for _, _, count, _ in self.calls.safe[safe:]) == len(waiting)
         assert next(records, None) is None
         assert next(questions, None) is None
+        assert next(commits, None) is None
         if stop > served:
             assert served + 4 + int.from_bytes(data[served : served + 4], "big") == stop
-        return served, stop, b"".join(replies)
+        return served, stop, b"".join((*replies, *waiting))
 
     def _records(self, at: int) -> Iterator[tuple[int, Any]]:
         while at < self._marks[0]:
@@ -139,7 +204,9 @@ class CheckedPath:
         if not command.is_oneway:
             yield encode(command.reply(0, None, ext))
 
-    def _check(self, command: Command, records: Iterator[tuple[int, Any]], asked: Iterator[Any]) -> Iterator[bytes]:
+    def _check(
+        self, command: Command, records: Iterator[tuple[int, Any]], asked: Iterator[Any], commits: Iterator[Any]
+    ) -> Iterator[bytes]:
         kind = SEND_KINDS.get(command.code)
         ext: dict[str, str] = {}
         body, remark = b"", None
@@ -164,13 +231,18 @@ class CheckedPath:
             pull = command.read(PullMessage)
             if pull.sys_flag & 4:
                 assert (pull.subscription, pull.expression_type or "TAG") == ("*", "TAG")
-            place_of = (pull.consumer_group, pull.topic, pull.queue_id, pull.queue_offset, pull.max_msg_nums)
-            assert next(asked) == ("pull", *place_of, pull.sys_flag, pull.commit_offset, pull.sub_version)
-            page = FoundPage()
+            queue = pull.consumer_group, pull.topic, pull.queue_id
+            page = self._known_page(pull)
+            if page is None:
+                rest = pull.queue_offset, pull.max_msg_nums, pull.sys_flag, pull.commit_offset, pull.sub_version
+                assert next(asked) == ("pull", *queue, *rest)
+                page = FoundPage()
+            elif pull.sys_flag & 1:
+                assert next(commits) == (*queue, pull.commit_offset)
             bounds = (page.next_begin_offset, page.min_offset, page.max_offset)
             names = ("nextBeginOffset", "minOffset", "maxOffset")
             ext = {"suggestWhichBrokerId": "0", **dict(zip(names, map(str, bounds), strict=True))}
-            body, remark = FOUND, "FOUND"
+            body, remark = page.data, "FOUND"
         elif command.code == 15:
             update = command.read(UpdateConsumerOffset)
             place_of_commit = (update.consumer_group, update.topic, update.queue_id, update.commit_offset)
@@ -182,3 +254,14 @@ class CheckedPath:
             ext = {"offset": "77"}
         if not command.is_oneway:
             yield encode(command.reply(0, remark, ext, body))
+
+    def _known_page(self, pull: PullMessage) -> FoundPage | None:
+        """The page of a pull like an earlier one; None if the kernel has to ask for it."""
+        is_own = bool(pull.sys_flag & 4)
+        known = pull.consumer_group, pull.topic, pull.queue_id, is_own, 0 if is_own else pull.sub_version
+        if known not in self._known:
+            if (pull.topic, pull.queue_id) == ("T", 1):
+                self._known.add(known)
+            return None
+        found = self.calls.pages.read(pull.queue_offset, max(pull.max_msg_nums, 1))
+        return None if found is None else FoundPage(*found[:4])

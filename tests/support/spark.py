@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,21 +32,29 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
-def standalone_cluster(folder: Path, *, hidden: Path | None = None) -> Iterator[str]:
+def standalone_cluster(folder: Path, *, hidden: Sequence[Path] = (), hidden_from: int = 1) -> Iterator[str]:
     """The master's address; on free ports of loopback, ended afterwards.
 
-    The second of its two workers sees an empty folder instead of `hidden`, as a host does that has not mounted it.
+    Of its two workers 0 and 1, those from `hidden_from` on see empty folders instead of `hidden`, as hosts do that have
+    not mounted them. They see Spark under another path, so that its environment can be hidden.
     """
-    launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    spark_home = Path(pyspark.__file__).parent
     log = (folder / "cluster.log").open("wb")
-    environment = {**os.environ, "SPARK_HOME": str(Path(pyspark.__file__).parent)}
+    environment = {**os.environ, "SPARK_HOME": str(spark_home)}
     environment["SPARK_DAEMON_JAVA_OPTS"] = QUICK
     del environment["SPARK_CONF_DIR"]  # the master is not to be quiet: it says where it listens
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: str, hide: Path | None = None) -> None:
-        apart = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none "{hide}" && exec "$@"', "sh"] if hide else []
-        started.append(subprocess.Popen([*apart, launcher, *arguments], stdout=log, stderr=log, env=environment))
+    def start(*arguments: str, hide: Sequence[Path] = ()) -> None:
+        order, given = [str(spark_home / "bin" / "spark-class")], environment
+        if hide:
+            elsewhere = folder / "spark"
+            elsewhere.mkdir(exist_ok=True)
+            mounts = [f'mount --bind "{spark_home}" "{elsewhere}"', *(f'mount -t tmpfs none "{each}"' for each in hide)]
+            order = ["unshare", "-m", "sh", "-c", f'{" && ".join(mounts)} && exec "$@"', "sh"]
+            order.append(str(elsewhere / "bin" / "spark-class"))
+            given = {**environment, "SPARK_HOME": str(elsewhere)}
+        started.append(subprocess.Popen([*order, *arguments], stdout=log, stderr=log, env=given))
 
     here = ["--host", "127.0.0.1", "--webui-port", "0"]
     try:
@@ -55,7 +63,7 @@ def standalone_cluster(folder: Path, *, hidden: Path | None = None) -> Iterator[
         for number in range(2):
             work = str(folder / f"work{number}")
             worker = ("org.apache.spark.deploy.worker.Worker", *here, "-c", "1", "-m", "768m", "-d", work, master)
-            start(*worker, hide=hidden if number else None)
+            start(*worker, hide=hidden if number >= hidden_from else ())
         yield master
     finally:
         for process in reversed(started):
@@ -63,6 +71,15 @@ def standalone_cluster(folder: Path, *, hidden: Path | None = None) -> Iterator[
         for process in started:
             process.wait(30)
         log.close()
+
+
+def may_mount() -> bool:
+    """Whether a folder can be hidden from a process, by a mount in a namespace of its own."""
+    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
+    try:
+        return subprocess.run(probe, check=False, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def _wait_for_master(log: Path, process: subprocess.Popen[bytes]) -> str:

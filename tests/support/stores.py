@@ -28,6 +28,7 @@ from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutR
 from penstock.store.derive import DerivedPiece, LogRange, cut_range, scan
 from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.follower import ExternalDispatch
+from penstock.store.external_dispatch.packed_pieces import pack, unpack
 from penstock.store.file_io import Files
 from penstock.store.retention.cleaner import DeletedFile
 from support.disks import MeasuredFiles
@@ -374,7 +375,7 @@ def pieces_of(builder: Builder, stop: int, count: int = 3) -> list[DerivedPiece]
             number == 0,
             settings.delay_levels,
         )
-        found += [DerivedPiece.decode(piece.encode()) for piece in scan(place)]
+        found += [unpack(pack(piece)) for piece in scan(place)]
     return found
 
 

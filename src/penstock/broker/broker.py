@@ -36,7 +36,7 @@ from penstock.broker.registration import BrokerRegistration
 from penstock.broker.remoting.administration import administration_handlers
 from penstock.broker.remoting.calls_to_clients import RemotingClientRequests
 from penstock.broker.remoting.heartbeats_and_locks import client_handlers
-from penstock.broker.remoting.ordinary_requests import OrdinaryCalls, OrdinaryRequests, is_chosen
+from penstock.broker.remoting.ordinary_requests import OrdinaryRequests, is_chosen
 from penstock.broker.remoting.send_and_pull import message_handlers
 from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.replication.replication import SAMPLE_S as REPLICATION_SAMPLE_S
@@ -86,10 +86,22 @@ class Concern(Protocol):
 
 
 class WriteGuard:
-    """A guard that refuses operations which store messages while `why_not` says why."""
+    """A guard that refuses operations which store messages while anything has closed it."""
 
     def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
         self.why_not = ""
+        """Why messages are refused, for clients; empty if they are accepted."""
+
+    def close(self, what: str, why: str) -> None:
+        """Refuses messages because of `what`, until `open` with the same."""
+        self._reasons[what] = why
+        self.why_not = next(iter(self._reasons.values()))
+
+    def open(self, what: str) -> None:
+        """Accepts messages, unless something else refuses them."""
+        self._reasons.pop(what, None)
+        self.why_not = next(iter(self._reasons.values()), "")
 
     def __call__(self, operation: Operation) -> Call:
         if not operation.writes:
@@ -129,9 +141,12 @@ class Broker:
         self.held = HeldPulls(store)
         self.pending_acks = PendingAcks(store, state.settings)
         self.pending_acks.supervise(state.tasks)
-        check_role(store.settings, state.settings.now)
+        check_role(store.role, state.settings.now)
         self.identity = _identity(store, state.settings.now)
-        self.registration = BrokerRegistration(self.identity, state.topics, state.settings, state.tasks, name_server)
+        epoch = 0 if state.settings.now.failover == "off" else store.role.epoch
+        self.registration = BrokerRegistration(
+            self.identity, state.topics, state.settings, state.tasks, name_server, epoch
+        )
         self._tls: ServerTls = server_tls(store.settings.broker)
         self.access = access or Access.of(state.settings.now)
         self.replication = Replication(state, self.registration, self.access, self._tls)
@@ -142,7 +157,7 @@ class Broker:
         self.transaction_check = TransactionCheck(
             store, state.topics, state.offsets, state.clients, requests, state.settings, clock, may_publish
         )
-        derived = {"useTLS": str(self._tls.peeks).lower(), **shown_settings(store.settings, state.settings.now)}
+        derived = {"useTLS": str(self._tls.peeks).lower(), **shown_settings(store, state.settings.now)}
         in_frames = self._limits().frame_bytes - _FRAME_SLACK
         self.administration = BrokerAdmin(
             state, self.held, self.pending_acks, requests, compile_sql, derived, max_message_size=in_frames
@@ -150,7 +165,7 @@ class Broker:
         self._queries = MessageQueries(store)
         self.write_guard = WriteGuard()
         if self.replication.is_slave:
-            self.write_guard.why_not = "this broker is a slave and does not accept messages; send to its master"
+            self.write_guard.close("role", "this broker is a slave and does not accept messages; send to its master")
         self.core = self._assemble(requests, local, compile_sql)
         """All that this broker does for its clients, as plain calls."""
         self.handlers = {
@@ -222,15 +237,9 @@ class Broker:
     def _ordinary_requests(self) -> OrdinaryRequests | None:
         if self._is_guarded or self.replication.is_slave or not is_chosen():
             return None
-        calls = OrdinaryCalls(
-            on_stored=self.held.on_stored,
-            count_sent=self.state.counters.count_sent,
-            pull=self._pulls.find_ordinary,
-            commit=self._offsets.commit_ordinary,
-            query=self.state.offsets.query,
-        )
         frame_bytes = self._limits().frame_bytes
-        return OrdinaryRequests(self.state, self._sends, self.held, calls, self._accepts_messages, frame_bytes)
+        parts = self._sends, self.pending_acks, self._pulls, self.held, self._offsets
+        return OrdinaryRequests(self.state, *parts, self._accepts_messages, frame_bytes)
 
     def _accepts_messages(self) -> bool:
         return not self.write_guard.why_not
@@ -275,7 +284,9 @@ class Broker:
         tasks.every(REPLICATION_SAMPLE_S, "samples of replication", self.replication.status.sample)
         tasks.every(_EXPIRE_EVERY_S, "expiry of clients", self.state.clients.expire)
         tasks.every(_LOCKS_EVERY_S, "expiry of queue locks", self.state.locks.drop_expired)
-        tasks.every(_WATCH_EVERY_S, "watch of the store", StoreWatch(self.store).check)
+        watch = StoreWatch(self.store)
+        watch.check_dispatch()
+        tasks.every(_WATCH_EVERY_S, "watch of the store", watch.check)
         tasks.every(SAMPLE_S, "samples of counters", self.administration.sample)
         if self.access is not None:
             tasks.every(RELOAD_EVERY_S, "reload of accounts", self.access.reload_if_changed)
@@ -335,7 +346,7 @@ class Broker:
         return in_time and saved and closed
 
     async def _stop_serving(self, limit_s: float) -> None:
-        self.write_guard.why_not = "this broker is stopping; send to another one"
+        self.write_guard.close("stop", "this broker is stopping; send to another one")
         await self.state.tasks.stop()
         await self.registration.stop()
         self.state.delayed.stop()

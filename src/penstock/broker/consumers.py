@@ -224,6 +224,8 @@ class ClientTable:
         self.budget = Budget("groups and subscriptions", MAX_BYTES, MAX_BYTES_OF_CLIENT)
         self.on_change: list[Callable[[ConsumerGroup], None]] = []
         """Called with a group when its consumers or topics have changed."""
+        self.on_subscription: list[Callable[[], object]] = []
+        """Called when what some group consumes, or how, may have changed, and when the group has no consumer left."""
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -272,7 +274,10 @@ class ClientTable:
         group = self._consumers.setdefault(data.group_name, ConsumerGroup(data.group_name))
         before = group.clients.get(client)
         group.clients[client] = GroupMember(client_id, client, language, version, self._clock(), client.account)
+        known = dict(group.subscriptions), group.message_model
         changed = group.update(data)
+        if known != (group.subscriptions, group.message_model):
+            self._notify_subscription()
         if before is None:
             log.debug("consumer %s of group %s connected from %s:%d", client_id, data.group_name, *client.peer)
         if changed or before is None or before.client_id != client_id:
@@ -290,6 +295,7 @@ class ClientTable:
         if group is not None and group.clients.pop(client, None) is not None:
             if not group.clients:
                 del self._consumers[name]
+                self._notify_subscription()
             self._changed(group)
         self._forget(client, True, name)
 
@@ -324,6 +330,10 @@ class ClientTable:
             else:
                 self.remove_producer(group, client)
         self._groups_of.pop(client, None)
+
+    def _notify_subscription(self) -> None:
+        for changed in self.on_subscription:
+            changed()
 
     def _changed(self, group: ConsumerGroup) -> None:
         for changed in self.on_change:

@@ -208,6 +208,7 @@ class Observation:
             log_bytes=store.log.max_offset - max(0, store.log.min_offset),
             flush_behind_bytes=figures.flush_behind_bytes,
             dispatch_behind_bytes=figures.dispatch_behind_bytes,
+            dispatch_behind_seconds=figures.dispatch_behind_ms / 1000,
             oldest_ms=oldest_ms,
             bytes_in=figures.put_bytes,
             bytes_out=figures.got_bytes,

@@ -30,6 +30,7 @@ from penstock.broker.send_and_pull_results import PullOutcome
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.topics import OFFSET_MOVED_TOPIC, is_system_group
 from penstock.errors import BadRequest, PenstockError
+from penstock.format import kernels
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.clients import MessageModel
 from penstock.protocol.bodies.queues import MessageQueue, OffsetMovedEvent
@@ -178,9 +179,17 @@ class Pulls:
         self._plain: dict[tuple[str, str], tuple[SubscriptionGroup, int]] = {}
         """The pairs of topic and group that passed all checks, with the group and the topic's number of read queues.
         Emptied when topics, groups or settings change."""
-        topics.on_change.append(self._plain.clear)
-        groups.on_change.append(self._plain.clear)
-        settings.on_change.append(lambda _: self._plain.clear())
+        self.ordinary_queues: dict[bytes, tuple[kernels.QueuePages, list[int]]] = {}
+        """For the compiled request path: the pages of queues that ordinary pulls have read, and the counts of what the
+        group got, by the path's own keys. Emptied with `_plain`, and when subscriptions change."""
+        topics.on_change.append(self._forget_checked)
+        groups.on_change.append(self._forget_checked)
+        settings.on_change.append(lambda _: self._forget_checked())
+        state.clients.on_subscription.append(self.ordinary_queues.clear)
+
+    def _forget_checked(self) -> None:
+        self._plain.clear()
+        self.ordinary_queues.clear()
 
     def operations(self) -> tuple[Operation, ...]:
         return (Operation("pull", self.pull),)
@@ -194,7 +203,7 @@ class Pulls:
         selection = self._select(request, group)
         if flags & COMMIT_OFFSET:
             queue = request.consumer_group, request.topic, request.queue_id
-            self._commit(client, *queue, request.commit_offset)
+            self.commit_pulled(client, *queue, request.commit_offset)
         page = self._get(request, offset, selection)
         if isinstance(page, ColdRead):
             return self._pull_cold(client, request, selection, page)
@@ -214,6 +223,7 @@ class Pulls:
     def find_ordinary(
         self,
         client: Client,
+        key: bytes | None,
         group: str,
         topic: str,
         queue_id: int,
@@ -225,7 +235,9 @@ class Pulls:
     ) -> Page | None:
         """Like `pull`, for a pull without a filter of its own, by the values of its fields.
 
-        Returns None, and changes nothing, unless it is a pull like an earlier one that finds messages in memory.
+        Returns None, and changes nothing, unless it is a pull like an earlier one that finds messages in memory. If it
+        wants all messages, `ordinary_queues` gets the pages of its queue as `key`: while they are there, pulls with
+        this key need no check.
         """
         known, queues = self._plain.get((topic, group), _UNKNOWN)
         if known is None or not 0 <= queue_id < queues or self._hooks.consume or self._reads.suggests:
@@ -248,12 +260,21 @@ class Pulls:
         if page.status is not _FOUND:
             return None
         if flags & COMMIT_OFFSET:
-            self._commit(client, group, topic, queue_id, commit_offset)
+            self.commit_pulled(client, group, topic, queue_id, commit_offset)
+        if key is not None and tags is EVERYTHING:
+            self._keep(key, group, topic, queue_id)
         store.statistics.count_get(page, time.perf_counter() - started)
         self._counters.count_got(topic, group, page.count, len(page.data))
         return page
 
-    def _commit(self, client: Client, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def _keep(self, key: bytes, group: str, topic: str, queue_id: int) -> None:
+        if len(self.ordinary_queues) >= _MAX_PLAIN:
+            self.ordinary_queues.clear()
+        pages = self._store.pages.pages_of(topic, queue_id, self._store.watermarks.needs.flushed)
+        if pages is not None:
+            self.ordinary_queues[key] = pages, self._counters.got[topic, group]
+
+    def commit_pulled(self, client: Client, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commits the offset that came with a pull, if that is allowed."""
         if self._reads.accepts_commits and not is_system_group(group):
             try:

@@ -26,7 +26,7 @@ from penstock.namesrv.name_server import NameServer
 from penstock.namesrv.route_table import RegisteredBroker
 from penstock.protocol import fields
 from penstock.protocol.bodies.routes import RegisterBrokerBody
-from penstock.protocol.codes import RequestCode, ResponseCode
+from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.namesrv import BrokerIdentity, RegisterBroker, RegisterBrokerReply
 from penstock.remoting.connection import Connection, connect
@@ -50,8 +50,11 @@ class BrokerRegistration:
         settings: SettingsInForce,
         tasks: Supervisor,
         embedded: NameServer | None = None,
+        epoch: int = 0,
     ) -> None:
+        """`epoch` is that of an elected master: name servers refuse a master of an older one."""
         self._broker = broker
+        self._epoch = epoch
         self._topics = topics
         self._settings = settings
         self._embedded = embedded
@@ -90,7 +93,11 @@ class BrokerRegistration:
 
     def _register_embedded(self) -> None:
         if self._embedded is not None:
-            self._embedded.register_local(self._broker, self.topics())
+            try:
+                self._embedded.register_local(self._broker, self.topics())
+            except Refusal as refusal:  # another master was elected, and this one is about to learn it
+                log.warning("the name server in this process refuses this broker: %s", refusal)
+                return
             master = self._embedded.routes.master_of(self._broker.name)
             if master is not None and not self._broker.is_master:
                 self.on_master(master.ha_address, master.address)
@@ -106,6 +113,8 @@ class BrokerRegistration:
     def topics(self) -> TopicConfigs:
         """Returns the topics to register. brokerPermission limits their permissions."""
         known, allowed = self._topics.snapshot(), self._settings.now.broker_permission
+        if self._epoch:
+            known = TopicConfigs(topics=known.topics, version=known.version.in_epoch(self._epoch))
         if self._settings.now.is_readable and self._settings.now.is_writable:
             return known
         limited = {

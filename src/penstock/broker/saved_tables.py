@@ -156,12 +156,13 @@ class BrokerState:
         self.persister = Persister(self.tasks)
 
     def health(self) -> HealthReport:
-        """Returns why the store refuses messages or has failed, which of its threads ended, and which tasks fail."""
+        """Returns why the store refuses messages, does not dispatch them or has failed, and which tasks fail."""
         store = self.store
         ended = (f"the thread {name} ended ({why})" for name, why in store.dead_threads.items())
         refusal = store.flags.reason
         causes = [each for each in (store.watermarks.failure, *ended) if each and each not in refusal]
-        reasons = (*((refusal,) if refusal else ()), *causes, *self.tasks.problems.values())
+        late = store.dispatcher.lag().problem
+        reasons = tuple(each for each in (refusal, *causes, late, *self.tasks.problems.values()) if each)
         return HealthReport(not reasons, reasons)
 
     def _adopt_topics(self) -> None:

@@ -286,8 +286,13 @@ class Sends:
 
     @property
     def takes_ordinary(self) -> bool:
-        """Whether an ordinary message to one of `plain_topics` only has to be appended, counted and answered."""
-        return not (self._has_waited or self._hooks.send)
+        """Whether an ordinary message to one of `plain_topics` only has to be appended, counted and answered, at once
+        or when it is safe."""
+        return not self._hooks.send
+
+    def room(self, client: Client) -> int:
+        """Returns how many replies to ordinary sends of a client may wait for acks; -1 if such replies do not wait."""
+        return self._acks.room(client) if self._has_waited else -1
 
     def _on_role(self, role: Role) -> None:
         self._must_wait = self._acks.is_needed

@@ -33,12 +33,36 @@ class PendingAck(Deferred[SendOutcome]):
     """The outcome of a send that waits until the log is safe."""
 
     __slots__ = ("client", "is_settled", "outcome")
+    count = 1
+    """The number of sends."""
 
     def __init__(self, client: Client, outcome: SendOutcome) -> None:
         super().__init__()
         self.client = client
         self.outcome = outcome
         self.is_settled = False
+
+    def end(self, status: PutStatus, reason: str) -> None:
+        """Passes the outcome on, with another code if the log is not safe in time."""
+        if status is not PutStatus.PUT_OK:
+            self.outcome.code, self.outcome.remark = code_of(status), reason
+        self.is_settled = True
+        self.settle(self.outcome)
+
+
+class PendingReplies:
+    """Encoded replies to several sends that wait until the log is safe; `send` sends them, with another code if it is
+    not safe in time."""
+
+    __slots__ = ("client", "count", "send")
+
+    def __init__(self, client: Client, count: int, send: Callable[[ResponseCode, str], object]) -> None:
+        self.client = client
+        self.count = count
+        self.send = send
+
+    def end(self, status: PutStatus, reason: str) -> None:
+        self.send(code_of(status), reason)
 
 
 class PendingAcks:
@@ -54,7 +78,7 @@ class PendingAcks:
         self._thread = threading.get_ident()
         self._by_client: Counter[Client] = Counter()
         self._pending = 0
-        self._ended: deque[Waiter[PendingAck]] = deque()
+        self._ended: deque[Waiter[PendingAck | PendingReplies]] = deque()
         """Acks that other threads have ended, until the loop settles them."""
         self._is_scheduled = False
         self._drained = asyncio.Event()
@@ -81,25 +105,43 @@ class PendingAcks:
             why = "too many sends of this connection wait for the disk (maxUnflushedSends); wait for their replies"
             raise Refusal(ResponseCode.SYSTEM_BUSY, why)
 
+    def room(self, client: Client) -> int:
+        """Returns how many more sends of a client may wait."""
+        of_client = self._settings.now.max_unflushed_sends - self._by_client[client]
+        return max(0, min(MAX_PENDING - self._pending, of_client))
+
     def when_safe(self, client: Client, end_offset: int, outcome: SendOutcome) -> SendOutcome | PendingAck:
         """Returns the outcome, deferred until the log is safe up to `end_offset` if it has to be.
 
-        The outcome gets another code if the log is not safe in time.
+        The outcome gets another code if the log is not safe in time. A message that was stored under a former role is
+        not answered by the rules of the present one.
         """
-        if not self.is_needed:
+        if not self._watermarks.may_wait:
             return outcome
-        self._by_client[client] += 1
-        self._pending += 1
-        self._drained.clear()
         pending = PendingAck(client, outcome)
-        self._watermarks.wait(end_offset, self._on_ended, pending)
+        self._wait(end_offset, pending)
         return outcome if pending.is_settled else pending
+
+    def send_when_safe(
+        self, client: Client, end_offset: int, count: int, send: Callable[[ResponseCode, str], object]
+    ) -> None:
+        """Calls `send` with SUCCESS once the log is safe up to `end_offset`, or with another code and its reason.
+
+        For `count` sends of a client whose replies are encoded: one step ends them all.
+        """
+        self._wait(end_offset, PendingReplies(client, count, send))
+
+    def _wait(self, end_offset: int, pending: PendingAck | PendingReplies) -> None:
+        self._by_client[pending.client] += pending.count
+        self._pending += pending.count
+        self._drained.clear()
+        self._watermarks.wait(end_offset, self._on_ended, pending)
 
     async def drained(self) -> None:
         """Returns when no ack is pending."""
         await self._drained.wait()
 
-    def _on_ended(self, waiters: list[Waiter[PendingAck]]) -> None:
+    def _on_ended(self, waiters: list[Waiter[PendingAck | PendingReplies]]) -> None:
         """Settles the outcomes; on another thread than the loop's, has the loop do it.
 
         The loop's own thread reads the reports of slaves, so then the loop need not be woken.
@@ -118,14 +160,11 @@ class PendingAcks:
         self._is_scheduled = False
         while self._ended:
             waiter = self._ended.popleft()
-            pending, outcome = waiter.token, waiter.token.outcome
-            if waiter.status is not PutStatus.PUT_OK:
-                outcome.code, outcome.remark = code_of(waiter.status), waiter.reason
-            self._pending -= 1
-            self._by_client[pending.client] -= 1
+            pending = waiter.token
+            self._pending -= pending.count
+            self._by_client[pending.client] -= pending.count
             if self._by_client[pending.client] <= 0:
                 del self._by_client[pending.client]
-            pending.is_settled = True
-            pending.settle(outcome)
+            pending.end(waiter.status, waiter.reason)
         if not self._by_client:
             self._drained.set()

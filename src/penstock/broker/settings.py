@@ -33,8 +33,11 @@ TRANSACTION = Section("Transactions")
 TRACE = Section("Trace and access")
 NETWORK = Section("Network")
 OURS = Section("Penstock's own", Origin.PENSTOCK)
+FAILOVER = Section("Failover", Origin.PENSTOCK)
 
 _REGISTER_PERIOD_MS: Final = (10_000, 60_000)
+DCS_TLS_NAMES: Final = ("dcs.tls.trustCertPath", "dcs.tls.certPath", "dcs.tls.keyPath", "dcs.tls.keyPassword")
+"""TLS to the consensus engine: certificates that it is checked against, and the broker's own, as PEM files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +149,62 @@ class BrokerSettings:
     ] = None
     stop_limit_millis: Annotated[int, OURS("longest time from SIGTERM to a clean end, ms", low=1)] = 15_000
 
+    failover: Annotated[
+        str,
+        FAILOVER(
+            "who decides which broker of a name is the master: `off`, the setting brokerRole; or an engine, `etcd`, in "
+            "which the brokers elect it"
+        ),
+    ] = "off"
+    dcs_addr: Annotated[str | None, FAILOVER("addresses of the engine's nodes, `host:port` joined by `;`")] = None
+    dcs_prefix: Annotated[str, FAILOVER("where the brokers' keys are; cluster and broker name follow")] = "/penstock"
+    dcs_account_file: Annotated[
+        Path | None, FAILOVER("the account at the engine, if it needs one: lines `user: ...` and `password: ...`")
+    ] = None
+    failover_ttl_millis: Annotated[
+        int,
+        FAILOVER("time after which a master that is silent is replaced, ms; whole seconds", low=2000, high=60_000),
+    ] = 6000
+    failover_fast: Annotated[
+        bool,
+        FAILOVER(
+            "replace a master at once if its machine refuses connections to its ports; off where brokers are reached "
+            "through proxies"
+        ),
+    ] = True
+    all_ack_in_sync_state_set: Annotated[
+        bool,
+        FAILOVER("a send is acknowledged when every replica that may become master has it; false: when it is stored"),
+    ] = True
+    ha_max_time_slave_not_catchup: Annotated[
+        int, FAILOVER("time after which a slave that is behind is not waited for any more, ms", low=100)
+    ] = 3000
+    async_learner: Annotated[bool, FAILOVER("this broker is never waited for and never elected")] = False
+    broker_election_priority: Annotated[
+        int, FAILOVER("of replicas that have the same messages, the one with the greatest is elected", high=1_000_000)
+    ] = 0
+    failsafe: Annotated[
+        str,
+        FAILOVER(
+            "while the engine is away, a master goes on if it hears every replica that acknowledgements need: `peers`; "
+            "never: `off`; also if it needs none: `alone`"
+        ),
+    ] = "peers"
+    election_wait_millis: Annotated[
+        int,
+        FAILOVER("how long a replica that may have lost messages with its machine lets others be elected, ms"),
+    ] = 10_000
+
     def __post_init__(self) -> None:
         TABLE.check(self)
+        if self.failover == "zookeeper":
+            raise TABLE["failover"].wrong(self.failover, "ZooKeeper is not supported yet; use etcd, or off")
+        if self.failover not in ("off", "etcd"):
+            raise TABLE["failover"].wrong(self.failover, "it must be off or etcd")
+        if self.failsafe not in ("peers", "off", "alone"):
+            raise TABLE["failsafe"].wrong(self.failsafe, "it must be peers, off or alone")
+        if self.failover != "off":
+            self._check_failover()
         for attribute in ("broker_name", "broker_cluster_name", "msg_trace_topic_name"):
             if not is_legal_topic(getattr(self, attribute)):  # a topic has this name
                 allowed = "it must be letters, digits, '%', '|', '_' and '-', at most 127"
@@ -162,6 +219,14 @@ class BrokerSettings:
         period = min(max(self.register_name_server_period, lowest), highest)
         object.__setattr__(self, "register_name_server_period", period)
 
+    def _check_failover(self) -> None:
+        if not self.engine_nodes:
+            raise BadSettings(f"failover={self.failover} needs dcsAddr, the addresses of the engine's nodes")
+        if self.failover_ttl_millis % 1000:
+            raise TABLE["failover_ttl_millis"].wrong(self.failover_ttl_millis, "it must be whole seconds")
+        if not self.dcs_prefix.startswith("/"):
+            raise TABLE["dcs_prefix"].wrong(self.dcs_prefix, "it must begin with /")
+
     @classmethod
     def of(cls, settings: Settings) -> BrokerSettings:
         """Returns the broker's part of broker.conf and `--set`. Raises BadSettings."""
@@ -175,6 +240,12 @@ class BrokerSettings:
     def name_servers(self) -> list[str]:
         """The addresses of the name servers to register with, besides the embedded one."""
         return [address.strip() for address in (self.namesrv_addr or "").split(";") if address.strip()]
+
+    @property
+    def engine_nodes(self) -> list[tuple[str, int]]:
+        """The addresses of dcsAddr. Raises BadSettings."""
+        texts = [each.strip() for each in (self.dcs_addr or "").split(";") if each.strip()]
+        return [parse_address(text, "dcsAddr") for text in texts]
 
     @property
     def is_writable(self) -> bool:
@@ -199,7 +270,7 @@ def observe_address(text: str, what: str) -> tuple[str, int] | None:
     raise BadSettings(f"{what} is {text!r}; it must be PORT, HOST:PORT or off")
 
 
-TABLE: Final = SettingTable(BrokerSettings, kept=(*SERVER_NAMES, *CLIENT_NAMES))
+TABLE: Final = SettingTable(BrokerSettings, kept=(*SERVER_NAMES, *CLIENT_NAMES, *DCS_TLS_NAMES))
 
 
 class SettingsInForce:

@@ -284,19 +284,24 @@ class DayTotals:
 
 log = logging.getLogger("penstock.broker")
 SLOW_MS: Final = 500
+REPEAT_S: Final = 60.0
+"""How often the log repeats that messages do not reach their queues."""
 _BOUNDS: Final = [str(bound) for bound in LATENCY_BOUNDS_MS if bound > SLOW_MS] + ["more"]
 
 
 class StoreWatch:
-    """Logs slow puts, and when the store stops or resumes accepting messages."""
+    """Logs slow puts, when the store stops or resumes accepting messages, and every minute why it does not dispatch."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._slow = self._count_slow()
         self._refusal = ""
+        self._late_since = 0.0
+        self._said_at = 0.0
 
     def check(self) -> None:
-        """Logs slow puts, and changes of whether the store accepts messages, since the last call."""
+        """Logs what the class comment says, since the last call."""
+        self.check_dispatch()
         slow = self._count_slow()
         if slow > self._slow:
             slowest = self._store.figures().put_slowest_ms
@@ -311,6 +316,17 @@ class StoreWatch:
             else:
                 log.warning("the store accepts messages again")
         self._refusal = refusal
+
+    def check_dispatch(self) -> None:
+        """Logs why messages do not reach their queues: at once, then every minute, and when they do again."""
+        problem, now = self._store.dispatcher.lag().problem, time.monotonic()
+        if problem and (not self._late_since or now - self._said_at >= REPEAT_S):
+            log.warning("%s", problem)
+            self._said_at = now
+            self._late_since = self._late_since or now
+        elif not problem and self._late_since:
+            log.warning("messages reach their queues again, after %.0f s", now - self._late_since)
+            self._late_since = 0.0
 
     def _count_slow(self) -> int:
         latencies = self._store.figures().put_latency_ms

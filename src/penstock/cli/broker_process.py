@@ -17,11 +17,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from penstock import __version__
 from penstock.broker.access import Access
@@ -39,16 +41,19 @@ from penstock.cli.output import flush, write, write_json
 from penstock.cli.progress import ProgressLine
 from penstock.cli.service_manager import ServiceManager
 from penstock.errors import BadSettings, BadStore, Unreachable
+from penstock.format import kernels
 from penstock.human_units import format_size
 from penstock.namesrv import NameServer, NamesrvSettings
 from penstock.namesrv.access import LocalRule
 from penstock.observation.http_responder import answering
+from penstock.remoting.connection import Address
 from penstock.remoting.event_loop import run
 from penstock.remoting.sockets import bind, parse_address
 from penstock.store import MessageStore, Progress, Settings
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.readonly.geometry import fit_to_files
+from penstock.store.settings import BrokerRole
 
 log = logging.getLogger("penstock.serve")
 STORE: Final = Path("data/store")
@@ -203,7 +208,17 @@ class ServeOptions:
 
     def check(self) -> None:
         """Raises BadSettings for what can be seen to be wrong before a port is bound."""
-        Access.of(BrokerSettings.of(self.settings))
+        broker = BrokerSettings.of(self.settings)
+        Access.of(broker)
+        if broker.failover != "off":
+            from penstock.broker.failover.configuration import check_failover, engine_of
+
+            if self.is_supervised:
+                raise BadSettings(
+                    "failover elects the master of one broker name and cannot be used with --brokers; use one of them"
+                )
+            check_failover(self.settings)
+            engine_of(self.settings, broker)
         if self.listen is not None:
             parse_address(self.listen, "--listen")
         for name, address in (("--namesrv", self.namesrv), ("--console", self.console)):
@@ -262,6 +277,8 @@ def run_broker(options: ServeOptions) -> bool:
 def _run(options: ServeOptions) -> bool:
     settings = options.settings
     of_broker = BrokerSettings.of(settings)
+    if of_broker.failover != "off":
+        settings = settings.with_changes(broker_role=BrokerRole.SLAVE)  # until it is elected
     port = ListeningPort(options.listen, settings)
     names = None if options.namesrv == OFF else bind(*parse_address(options.namesrv, "--namesrv"))
     observed = bind_observe(options.observe_port, port, of_broker)
@@ -282,12 +299,23 @@ def _run(options: ServeOptions) -> bool:
         watchers = Watchers(console, observation, manager)
         link = inherited_link() if options.is_supervised else None
         may_have_bar = options.log_format is LogFormat.TEXT and link is None
-        opened = _open(port, watchers, may_have_bar=may_have_bar)
         addresses = {"console": console.link, "observe": observe_url}
-        served = run(_serve(opened, port, names, watchers, addresses, options.as_json, link))
-        if not served:
+        ended, announce = Ended.TO_REOPEN, None if link is not None else partial(_announce, as_json=options.as_json)
+        while ended is Ended.TO_REOPEN:
+            opened = _open(port, watchers, may_have_bar=may_have_bar)
+            ended = run(_serve(opened, port, names, watchers, addresses, announce, link))
+            announce = None
+        if ended is Ended.BY_ITSELF:
             console.leave_behind()
-    return served
+    return ended is Ended.BY_SIGNAL
+
+
+class Ended(Enum):
+    """Why the broker stopped serving."""
+
+    BY_SIGNAL = "a signal arrived"
+    BY_ITSELF = "it had to stop"
+    TO_REOPEN = "its store has to be opened again, because a part of a slave's log has to be cut"
 
 
 class Watchers(NamedTuple):
@@ -319,10 +347,17 @@ class Watchers(NamedTuple):
 
 
 def _log_start(settings: Settings) -> None:
-    """Logs which program starts where, and which settings differ from their defaults."""
+    """Logs which program starts where, on which kernels, and which settings differ from their defaults."""
     folder = settings.store_path_root_dir.absolute()
     python = ".".join(map(str, sys.version_info[:3]))
-    log.info("Penstock %s starts: store %s, process %d, Python %s", __version__, folder, os.getpid(), python)
+    log.info(
+        "Penstock %s starts: store %s, process %d, Python %s, %s kernels",
+        __version__,
+        folder,
+        os.getpid(),
+        python,
+        kernels.active,
+    )
     changed = [f"{each.name}={each.value}" for each in shown_settings(settings) if not each.is_default]
     log.info("settings that differ from the defaults: %s", ", ".join(changed) or "none")
 
@@ -366,10 +401,52 @@ def _open(port: ListeningPort, watchers: Watchers, *, may_have_bar: bool) -> Mes
             line.report(progress)
             watchers.recovering(progress)
 
-        store = MessageStore.open(port.settings.store_path_root_dir, fitted(port.settings), progress=show)
+        elects = BrokerSettings.of(port.settings).failover != "off"
+        folder, settings = port.settings.store_path_root_dir, fitted(port.settings)
+        store = MessageStore.open(folder, settings, progress=show, in_sync_set=elects)
     begin()
     _log_opened(store, time.monotonic() - began)
     return store
+
+
+class ServedBroker(Protocol):
+    """A broker that serves until it is stopped; with failover a series of them."""
+
+    async def start(self, port: ListeningPort) -> Address:
+        """Starts serving, and returns the address."""
+
+    def watch(self, serving: Callable[[Broker], object]) -> None:
+        """Calls `serving` with the broker that serves, and with each that replaces it."""
+
+    async def stop(self) -> bool:
+        """Stops, and closes the store. Returns whether that succeeded in time."""
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it had to stop by itself."""
+
+
+class SingleBroker:
+    """The one broker of a process without failover."""
+
+    def __init__(self, broker: Broker, stop: asyncio.Event, reopen: Callable[[str], object]) -> None:
+        """`reopen` is called if the store has to be opened again, to cut what its master does not have."""
+        self.broker = broker
+        broker.state.tasks.on_leave.append(stop.set)
+        broker.replication.on_cut(reopen)
+
+    async def start(self, port: ListeningPort) -> Address:
+        return await self.broker.start(port.host, port.port, port.bound.dup())
+
+    def watch(self, serving: Callable[[Broker], object]) -> None:
+        serving(self.broker)
+
+    async def stop(self) -> bool:
+        return await self.broker.stop()
+
+    @property
+    def has_left(self) -> bool:
+        return self.broker.state.tasks.has_left
 
 
 async def _serve(
@@ -378,45 +455,63 @@ async def _serve(
     names: socket.socket | None,
     watchers: Watchers,
     addresses: dict[str, str],
-    as_json: bool,
+    announce: Callable[[MessageStore, BrokerSettings, dict[str, str]], object] | None,
     link: socket.socket | None,
-) -> bool:
-    """Serves until a signal arrives, or the link to the supervisor ends. Returns False if the broker had to stop by
-    itself. `addresses` are those of what runs already.
+) -> Ended:
+    """Serves until a signal arrives, or the link to the supervisor ends, or the store has to be opened again.
+
+    `addresses` are those of what runs already. In the last case the listening sockets stay open, so that clients wait.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    cuts: list[str] = []
+
+    def reopen(why: str) -> None:
+        cuts.append(why)
+        stop.set()
+
     server: NameServer | None = None
     supervisor: SupervisorLink | None = None
+    running: ServedBroker
     try:
         settings = BrokerSettings.of(store.settings)
         access = Access.of(settings)
         if names is not None:
             server = name_server(store.settings, settings, access)
-        broker = Broker(store, settings, name_server=server, access=access)
-        broker.state.tasks.on_leave.append(stop.set)
         for number in stop_signals():
             loop.add_signal_handler(number, _on_signal, number, stop)
-        listening = await broker.start(port.host, port.port, port.bound)
+        if settings.failover == "off":
+            running = SingleBroker(Broker(store, settings, name_server=server, access=access), stop, reopen)
+        else:
+            from penstock.cli.elected_broker import ElectedBroker  # costs time and memory, and few need it
+
+            running = ElectedBroker(store, settings, server, access, stop)
+        listening = await running.start(port)
         addresses = {"broker": host_text(*listening), "namesrv": "", **addresses}
         if server is not None and names is not None:
             names_host, names_port = names.getsockname()[:2]
-            addresses["namesrv"] = host_text(*await server.start(names_host, names_port, names))
+            addresses["namesrv"] = host_text(*await server.start(names_host, names_port, names.dup()))
         if link is not None:
-            supervisor = SupervisorLink(broker.state, stop.set)
+            assert isinstance(running, SingleBroker)
+            supervisor = SupervisorLink(running.broker.state, stop.set)
             await supervisor.start(link, {**addresses, "advertised": store.settings.store_host})
     except BaseException:
         store.close()
         raise
-    watchers.serving(broker, addresses["broker"])
+    running.watch(lambda broker: watchers.serving(broker, addresses["broker"]))
     _log_listening(store, settings, addresses)
-    if link is None:
-        _announce(store, settings, addresses, as_json)
+    if announce is not None:
+        announce(store, settings, addresses)
     gc.collect()
     gc.freeze()  # the collector need not scan objects that live as long as the broker
     await stop.wait()
+    reopens = bool(cuts) and link is None
+    if not reopens:
+        for listener in (port.bound, names):
+            if listener is not None:
+                listener.close()
     began = time.monotonic()
     watchers.stopping()
-    in_time = await broker.stop()
+    in_time = await running.stop()
     if supervisor is not None:
         supervisor.close()
     if server is not None:
@@ -427,7 +522,9 @@ async def _serve(
         log.error("the broker did not stop in time; the next start will recover")
         logging.shutdown()
         os._exit(exit_codes.PROBLEM)  # a thread still waits for the disk, and a normal exit would wait for that thread
-    return not broker.state.tasks.has_left
+    if running.has_left or (cuts and link is not None):
+        return Ended.BY_ITSELF
+    return Ended.TO_REOPEN if reopens else Ended.BY_SIGNAL
 
 
 def _on_signal(number: signal.Signals, stop: asyncio.Event) -> None:

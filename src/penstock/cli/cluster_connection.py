@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -29,6 +28,7 @@ from penstock.cli.suggestions import did_you_mean
 from penstock.client.admin import Admin
 from penstock.client.config import ClientConfig, Credentials
 from penstock.errors import BadSettings, PenstockError
+from penstock.human_units import parse_time
 from penstock.remoting.event_loop import run
 
 P = ParamSpec("P")
@@ -51,21 +51,18 @@ def named(*names: str, metavar: str, meaning: str, **more: Any) -> Any:
 
 
 def parse_moment(text: str) -> int:
-    """Parses `now`, epoch milliseconds, an ISO time, or mqadmin's `2026-01-31#23:59:59:999`. Returns epoch
-    milliseconds.
-    """
+    """Returns epoch milliseconds: what `parse_time` takes, and mqadmin's `2026-01-31#23:59:59:999` and -1."""
     text = text.strip()
-    if text == "now":
-        return time.time_ns() // 1_000_000
-    if re.fullmatch(r"-?\d+", text):
-        return int(text)
     try:
+        if text == "-1":
+            return -1
         if "#" in text:
             return int(datetime.strptime(text, "%Y-%m-%d#%H:%M:%S:%f").timestamp() * 1000)
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        return parse_time(text)
     except ValueError:
         raise typer.BadParameter(
-            f"not a valid time: {text!r}; write now, milliseconds, 2026-01-31T23:59:59 or 2026-01-31#23:59:59:999"
+            f"not a valid time: {text!r}; write now, now-1h, milliseconds, 2026-01-31T23:59:59 or "
+            "2026-01-31#23:59:59:999"
         ) from None
 
 

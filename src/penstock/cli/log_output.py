@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -130,6 +131,33 @@ def log_to(
     if not framework_traces and level is not LogLevel.DEBUG:
         handler.addFilter(_WithoutTraceback())
     logging.basicConfig(level=level.value.upper(), handlers=[handler], force=True)
+
+
+@contextmanager
+def logging_to_stderr(form: LogFormat, level: LogLevel) -> Iterator[None]:
+    """In the block, what Penstock logs goes to stderr in this format, and only there.
+
+    It goes there even if descriptor 2 is replaced meanwhile.
+    """
+    try:
+        stream: TextIO = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8", errors="backslashreplace")
+    except (OSError, ValueError):  # it has no descriptor
+        stream = sys.stderr
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Json() if form is LogFormat.JSON else _Text())
+    logger = logging.getLogger("penstock")
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(level.value.upper())
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+        if stream is not sys.stderr:
+            stream.close()
 
 
 def log_uncaught() -> None:

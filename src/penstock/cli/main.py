@@ -97,6 +97,7 @@ def root(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status. An error is one sentence on stderr, never a traceback."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's linear algebra: its threads spin, and no verb needs it
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -30,8 +30,9 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.protocol.fields import Request
 from penstock.protocol.headers.groups import UnregisterClient
-from penstock.remoting.connection import SILENT_S, Connection, Flight
+from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler
+from penstock.remoting.pending_requests import SILENT_S, Flight
 from penstock.remoting.sockets import parse_address
 
 log = logging.getLogger("penstock.client")

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from functools import cached_property
+from math import inf
 from typing import Final
 
 from penstock.client.connection_pool import ConnectionPool
@@ -33,7 +34,11 @@ TEMPLATE_TOPIC: Final = "TBW102"
 """The template topic: a send to an unknown topic creates the topic with this topic's route."""
 NEW_TOPIC_QUEUES: Final = 4
 """The number of queues that a send-created topic gets at each broker. Name servers assume the same number."""
-_SOON_S: Final = 1.0
+_FIRST_PAUSE_S: Final = 0.1
+_MAX_PAUSE_S: Final = 1.0
+_GROWTH: Final = 1.3
+"""Seconds between two fetches of a route after errors at its brokers: from the first to the longest pause, and by how
+much each is longer than the one before. It is little, because another master is usually there within a second."""
 
 
 # -- name servers ----------------------------------------------------------------------------------------------------
@@ -190,7 +195,8 @@ class Routes:
         self._cluster: dict[str, dict[int, str]] = {}
         self._fetching: dict[str, asyncio.Task[Route]] = {}
         self._refreshing: set[asyncio.Task[None]] = set()
-        self._refreshed_at: dict[str, float] = {}
+        self._refreshes: dict[str, tuple[float, float]] = {}
+        """When each route was last fetched after an error, and the pause after that."""
         self.on_change: list[Callable[[str], None]] = []
         """Callbacks; each is called with the name of a topic whose route has changed."""
 
@@ -228,15 +234,20 @@ class Routes:
                 log.debug("route of topic '%s' not refreshed: %s", topic, error)
 
     def refresh_soon(self, topic: str) -> None:
-        """Fetches a route again in the background, at most once per second. Call it after an error at the route's
-        brokers.
+        """Fetches a route again in the background, because of an error at the route's brokers.
+
+        The first error does it at once: another broker may be the master already. While errors go on, there are pauses
+        between the fetches, from 0.1 s up to a second.
         """
         now = asyncio.get_running_loop().time()
-        if now - self._refreshed_at.get(topic, -_SOON_S) >= _SOON_S:
-            self._refreshed_at[topic] = now
-            task = asyncio.create_task(self.refresh([topic]))
-            self._refreshing.add(task)
-            task.add_done_callback(self._refreshing.discard)
+        at, pause = self._refreshes.get(topic, (-inf, 0.0))
+        if now - at < pause:
+            return
+        is_first = now - at > 2 * _MAX_PAUSE_S
+        self._refreshes[topic] = now, _FIRST_PAUSE_S if is_first else min(_GROWTH * pause, _MAX_PAUSE_S)
+        task = asyncio.create_task(self.refresh([topic]))
+        self._refreshing.add(task)
+        task.add_done_callback(self._refreshing.discard)
 
     async def close(self) -> None:
         """Cancels all fetches."""

@@ -259,6 +259,7 @@ class Sender:
             chosen = self.selector.next(route.publish_queues or self.writable(route), failed_at)
         address = route.masters.get(chosen.broker_name)
         if address is None:
+            self.instance.routes.refresh_soon(route.topic)  # another broker may be the master soon
             raise NoRoute(
                 f"broker '{chosen.broker_name}' of topic '{route.topic}' has no master at the moment; start it"
             )
@@ -364,8 +365,8 @@ class Delivery:
         can_succeed = True
         if isinstance(failure, Refused):
             can_succeed = failure.code in _RETRY_SAME or (others and failure.code in _RETRY_OTHER)
-        else:
-            sender.instance.routes.refresh_soon(route.topic)
+        if not isinstance(failure, Refused) or failure.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            sender.instance.routes.refresh_soon(route.topic)  # the broker is gone, stops, or is not the master any more
         if can_succeed:
             sender.selector.mark_failed(chosen.broker_name)
         if others:

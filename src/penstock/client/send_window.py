@@ -3,7 +3,7 @@
 A send takes a turn before it does anything, and turns are given first come, first served. A turn is free again when its
 send has ended and the broker has answered each of its frames, even too late for the caller, or the frame's connection
 is closed. So a broker that stands still has at most the limit in frames, however many sends wait, and at most so many
-sends end without an answer. A broker that never answers a frame holds its turn for `remoting.connection.SILENT_S` only,
+sends end without an answer. A broker that never answers a frame holds its turn for `pending_requests.SILENT_S` only,
 and does not hold it at all once its send has failed and there is another broker to send to.
 
 The classes are not thread-safe: use them from the event loop's thread only.
@@ -20,9 +20,7 @@ from penstock.errors import Unreachable
 
 
 class SendTurn:
-    """The turn of one request, which has one send or the sends of a batch: a `remoting.connection.Flight` for its
-    frames.
-    """
+    """The turn of one request, which has one send or the sends of a batch: a `Flight` for its frames."""
 
     __slots__ = ("_has_ended", "_numbers", "_unsettled", "_window", "frames", "started_at")
 

@@ -64,6 +64,8 @@ class BrokerFigures:
     got_per_second: float = 0.0
     flush_behind_bytes: int = 0
     dispatch_behind_bytes: int = 0
+    dispatch_behind_ms: int = 0
+    """The age of the oldest message that external dispatch has not made visible."""
     log_min_offset: int = 0
     log_max_offset: int = 0
     disk_used_ratio: float | None = None
@@ -107,6 +109,7 @@ class BrokerFigures:
             got_per_second=_number(info.get("getTransferedTps")) or 0.0,
             flush_behind_bytes=_whole(info.get("remainHowManyDataToFlush")),
             dispatch_behind_bytes=_whole(info.get("dispatchBehindBytes")),
+            dispatch_behind_ms=_whole(info.get("dispatchBehindMillis")),
             log_min_offset=max(0, _whole(info.get("commitLogMinOffset"))),
             log_max_offset=_whole(info.get("commitLogMaxOffset")),
             disk_used_ratio=ratio,

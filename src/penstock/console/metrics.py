@@ -101,6 +101,7 @@ def node_figures(broker: BrokerFigures) -> NodeFigures:
         log_bytes=broker.log_max_offset - broker.log_min_offset,
         flush_behind_bytes=broker.flush_behind_bytes,
         dispatch_behind_bytes=broker.dispatch_behind_bytes,
+        dispatch_behind_seconds=broker.dispatch_behind_ms / 1000,
         oldest_ms=max(0, now - broker.earliest_ms) if broker.earliest_ms > 0 else 0,
         bytes_in=broker.put_bytes,
         bytes_out=broker.got_bytes,

@@ -4,7 +4,9 @@ OFFSET  SIZE  DESCRIPTION
 0       8     physicMsgTimestamp
 8       8     logicsMsgTimestamp
 16      8     indexMsgTimestamp
-24      4072  zero in 4.9; 5.x stores two offsets here. Penstock keeps these bytes.
+24      8     zero in 4.9; an offset of 5.x, which Penstock keeps
+32      8     confirmPhyOffset, of 5.x: up to where consumers saw the log of a store with epochs; 0 if that is not known
+40      4056  zero; Penstock keeps these bytes
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from penstock.errors import CorruptData
 
 CHECKPOINT_SIZE: Final = 4096
 _TIMESTAMPS = struct.Struct(">qqq")
+_CONFIRMED = struct.Struct(">q")
+_CONFIRMED_AT = 8
+"""Where the offset lies in the bytes after the timestamps."""
 _REST_SIZE = CHECKPOINT_SIZE - _TIMESTAMPS.size
 _SAFETY_MARGIN = 3_000
 
@@ -39,6 +44,17 @@ class Checkpoint(msgspec.Struct, frozen=True):
     def min_timestamp_index(self) -> int:
         """The store timestamp up to which records are flushed in the log, the queues and the index."""
         return min(self.min_timestamp, self.index)
+
+    @property
+    def confirmed(self) -> int:
+        """The physical offset up to which consumers saw the log; 0 if that is not known."""
+        return max(0, int(_CONFIRMED.unpack_from(self.rest, _CONFIRMED_AT)[0]))
+
+    def with_confirmed(self, offset: int) -> Checkpoint:
+        """Returns the checkpoint with another confirmed offset."""
+        end = _CONFIRMED_AT + _CONFIRMED.size
+        rest = self.rest[:_CONFIRMED_AT] + _CONFIRMED.pack(offset) + self.rest[end:]
+        return msgspec.structs.replace(self, rest=rest)
 
     def pack(self) -> bytes:
         """Returns the 4096 bytes of the file."""

@@ -55,6 +55,17 @@ class DataVersion(Bean, frozen=True, kw_only=True):
     def next(self, now_ms: int) -> DataVersion:
         return msgspec.structs.replace(self, counter=self.counter + 1, timestamp=now_ms)
 
+    @property
+    def state_version(self) -> int:
+        """The epoch of the master that sends the table, as since RocketMQ 5; 0 if there is none."""
+        value = self.extra.get("stateVersion", 0)
+        return value if isinstance(value, int) else 0
+
+    def in_epoch(self, epoch: int) -> DataVersion:
+        """Returns this version with the epoch of a master; without one if it is 0, as for RocketMQ 4.9."""
+        others = {name: value for name, value in self.extra.items() if name != "stateVersion"}
+        return msgspec.structs.replace(self, extra={**others, "stateVersion": epoch} if epoch else others)
+
 
 class TopicConfig(Bean, frozen=True, kw_only=True):
     """One topic.

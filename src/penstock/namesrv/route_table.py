@@ -9,6 +9,9 @@ topics and removes none, because brokers also register single topics. Only `dele
 never ask for the template topic's route. They get the route that a send would create: queues at each broker that offers
 the template topic, as many as a send creates by default. Reserved names have no such route.
 
+Where a consensus engine elects masters, each registers with the epoch of its mastership (`stateVersion` of the data
+version, as RocketMQ 5 does). A master that another one of a later epoch has replaced is refused.
+
 The table has a budget in bytes; a registration beyond it is refused and changes nothing. The broker in this process is
 not limited here, but by its own maxTopics.
 
@@ -36,6 +39,7 @@ from penstock.protocol.bodies.routes import (
     QueueData,
     TopicRouteData,
 )
+from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.memory_budget import Budget, entry_bytes
 
 FOREVER: Final = float("inf")
@@ -105,8 +109,10 @@ class RouteTable:
 
         `now` is the time of the registration. `owner` is its connection. `whole` says that `topics` is the complete
         table, so the broker's other topics are removed. A table whose version is not new is ignored. Raises Refusal if
-        the registration takes too much memory.
+        the registration takes too much memory, or if another master of this name is registered with a newer epoch.
         """
+        if broker.is_master:
+            self._check_epoch(broker, topics.version.state_version)
         filter_servers = tuple(filter_servers)
         size = entry_bytes(broker.name, broker.address, broker.cluster, broker.ha_address, *filter_servers)
         if now != FOREVER:
@@ -130,6 +136,18 @@ class RouteTable:
         self.budget.count(size, broker.name)
         self._live[broker.address] = _Registration(broker, topics.version, now, owner, filter_servers, size)
         return None if broker.is_master else self.master_of(broker.name)
+
+    def _check_epoch(self, broker: RegisteredBroker, epoch: int) -> None:
+        """Raises Refusal if this master was replaced by another one, in a later epoch."""
+        address = self._names.get(broker.name, {}).get(MASTER)
+        if address is None or address == broker.address:
+            return
+        newest = self._live[address].version.state_version
+        if epoch < newest:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"{broker.name} has the master {address} in epoch {newest}, and this one is of epoch {epoch}",
+            )
 
     def _claim_name(self, broker: RegisteredBroker) -> None:
         """Gives this name and id to the broker. Drops the broker that had them, which has moved or was replaced."""

@@ -183,6 +183,8 @@ class NodeFigures:
     log_bytes: int = 0
     flush_behind_bytes: int = 0
     dispatch_behind_bytes: int = 0
+    dispatch_behind_seconds: float = 0.0
+    """Age of the oldest message that external dispatch has not made visible."""
     oldest_ms: int = 0
     """Age of the oldest message in milliseconds; 0 if there is none."""
     bytes_in: int = 0
@@ -235,14 +237,17 @@ def node_metrics(ready: bool, nodes: Sequence[NodeFigures]) -> Iterator[Family]:
     put = Family("penstock_put_latency_milliseconds", "histogram", "Latency of puts.", NODE)
     get = Family("penstock_get_latency_milliseconds", "histogram", "Latency of gets from the store.", NODE)
     disk = Family("penstock_disk_used_ratio", "gauge", "Used share of the commit log's disk.", NODE)
+    about = "Age of the oldest message that external dispatch has not made visible, in seconds."
+    late = Family("penstock_dispatch_behind_seconds", "gauge", about, NODE)
     for node in reachable:
         received.add(node.labels, node.bytes_in)
         sent.add(node.labels, node.bytes_out)
         put.add_latencies(node.labels, node.put_latency)
         get.add_latencies(node.labels, node.get_latency)
+        late.add(node.labels, node.dispatch_behind_seconds)
         if node.disk_used_ratio is not None:
             disk.add(node.labels, node.disk_used_ratio)
-    yield from (received, sent, put, get, disk)
+    yield from (received, sent, put, get, disk, late)
 
 
 class CountedNode(NamedTuple):

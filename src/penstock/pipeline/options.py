@@ -222,9 +222,13 @@ class Options:
     ] = ()
     topic: Annotated[str, ALL("reading: as `subscribe`; writing: the topic of all rows", parser=_text)] = ""
     default_topic: Annotated[str, WRITE("the topic of rows whose column `topic` is null or missing", parser=_text)] = ""
-    order: Annotated[str, READ("by consume queue, or every record of the log", parser=_one_of("queue", "log"))] = (
-        "queue"
-    )
+    order: Annotated[
+        str,
+        READ(
+            "`queue`: by consume queue; `any`: the same messages as is cheapest; `log`: every record of the log",
+            parser=_one_of("queue", "any", "log"),
+        ),
+    ] = "queue"
     tags: Annotated[str, READ("tags joined by `\\|\\|`; compared as text", parser=_text)] = "*"
     keys: Annotated[
         tuple[str, ...], READ("only messages with one of these keys, found through the index", parser=_words)
@@ -273,9 +277,10 @@ class Options:
     ] = None
     min_partitions: Annotated[int | None, READ("minimum number of tasks; splits queues", low=1, high=LONG_MAX)] = None
     max_records_per_partition: Annotated[int | None, READ("maximum messages of a task", low=1, high=LONG_MAX)] = None
-    max_bytes_per_partition: Annotated[int, READ("approximate bytes of a task", parser=parse_size, shown="`128m`")] = (
-        128 << 20
-    )
+    max_bytes_per_partition: Annotated[
+        int | None,
+        READ("approximate bytes of a task", parser=parse_size, shown="`128m`; `512m` of a store without bodies"),
+    ] = None
     fail_on_data_loss: Annotated[bool, READ("fail if messages to be read were deleted")] = True
     schema: Annotated[str, READ("column names: RocketMQ's or Kafka's", parser=_one_of("rocketmq", "kafka"))] = (
         "rocketmq"
@@ -334,6 +339,11 @@ class Options:
                 if kafkas := next((say for pattern, say in _KAFKAS if re.fullmatch(pattern, name.lower())), None):
                     page = "docs/how-to/from-kafka.md"
                     raise BadSettings(f"'{name}' is an option of Spark's Kafka source; {kafkas}; see {page}")
+                if name.lower() == "dedupe":
+                    raise BadSettings(
+                        "there is no option 'dedupe', because the two of a pair may be in different tasks; use "
+                        "penstock.spark.table(..., dedupe=True), or dropDuplicates on the column unique_key"
+                    )
                 near = nearest(name, TABLE.by_name)
                 hint = f"; did you mean {TABLE.by_name[near].name}?" if near else ""
                 raise BadSettings(f"there is no option '{name}'{hint}; see docs/reference/spark.md")
@@ -366,7 +376,7 @@ class Options:
         ]
         if len(chosen) > 1:
             raise BadSettings(f"{' and '.join(chosen)} are given; only one of them may be")
-        if not chosen and self.order == "queue":
+        if not chosen and self.order != "log":
             raise BadSettings(
                 "no topics are given; set subscribe, subscribePattern or assign, or read the log with order=log"
             )

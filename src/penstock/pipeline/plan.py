@@ -3,17 +3,22 @@
 Offsets follow Kafka's rules. A timestamp option overrides an offset option. Offsets by queue must name every queue that
 is read. Planning raises DataLost if requested messages are already deleted, unless failOnDataLoss is false. The same
 ranges and options always give the same tasks.
+
+Topics that fill a good part of a log are cheaper to read from the log than from their queues, if the order of the rows
+does not matter: `log_instead_of_queues` decides.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from penstock.errors import BadSettings, BadStore, DataLost
+from penstock.errors import BadSettings, DataLost
 from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, OffsetSpec, Options
 from penstock.pipeline.ranges import (
+    DEFAULT_TASK,
     MessageSource,
     OffsetRange,
     Queue,
@@ -23,13 +28,19 @@ from penstock.pipeline.ranges import (
     split_ranges,
     task_size_for,
 )
-from penstock.pipeline.store_source import LOG, StoreSource
+from penstock.pipeline.store_source import LOG, StoreSource, has_folders_of, log_queue
+from penstock.pipeline.store_tasks import limited_to_topics
 
 if TYPE_CHECKING:
     from penstock.pipeline.cluster_source import ClusterSource
+    from penstock.pipeline.source_rows import RowShape
 
 Offsets = dict[Queue, int]
 _MAX_TOPICS_LISTED = 20
+_LOG_SHARE: Final = 4
+"""Topics are read from the log if they fill at least one part in so many of it."""
+_LARGE_READ: Final = 1 << 30
+_log = logging.getLogger("penstock.pipeline")
 
 
 # -- queues and offsets ----------------------------------------------------------------------------------------------
@@ -219,13 +230,13 @@ def spans_between(source: MessageSource, first: Offsets, last: Offsets, options:
 # -- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def open_source(options: Options, *, following: bool = False) -> StoreSource | ClusterSource:
+def open_source(options: Options, *, following: bool = False, verify_crc: bool = True) -> StoreSource | ClusterSource:
     """Opens the stores or the cluster that the options name. `following` means that a stream will read them.
 
-    Raises BadStore, BadSettings or Unreachable.
+    Without `verify_crc` the tasks do not check the bodies of a store. Raises BadStore, BadSettings or Unreachable.
     """
     if options.path:
-        return StoreSource(options, following=following)
+        return StoreSource(options, following=following, verify_crc=verify_crc)
     from penstock.pipeline.cluster_source import ClusterSource
 
     return ClusterSource(options)
@@ -234,35 +245,89 @@ def open_source(options: Options, *, following: bool = False) -> StoreSource | C
 def check_input(options: Options) -> None:
     """Checks that the input and its topics exist. Raises BadStore, Unreachable, or BadSettings for an unknown topic.
 
-    Reads only the queue files of a store at first, which is cheap. If a topic is missing there, opens a recovered view
-    of the store, which may have more topics.
+    Looks only at the names of a store's folders at first, because each read is planned later anyway. If a topic is
+    missing there, opens the store with recovery, which may show more topics.
     """
-    for following in (True, False):
-        try:
-            with closing(open_source(options, following=following)) as source:
-                choose_queues(source, options)
-            return
-        except (BadSettings, BadStore):
-            if options.namesrv or not following:
-                raise
-
-
-def plan_batch(options: Options) -> list[ReadTask]:
-    """Returns the tasks that read the current messages. Raises BadStore, BadSettings, Unreachable or DataLost."""
+    if options.path and not options.assign and has_folders_of(options, options.topics):
+        return
     with closing(open_source(options)) as source:
+        choose_queues(source, options)
+
+
+def plan_batch(options: Options, shape: RowShape | None = None) -> list[ReadTask]:
+    """Returns the tasks that read the current messages. Raises BadStore, BadSettings, Unreachable or DataLost.
+
+    `shape` is what the tasks will be read with: a read without bodies is cheaper, and has fewer tasks.
+    """
+    with closing(open_source(options, verify_crc=shape is None or shape.verifies_bodies)) as source:
         queues = choose_queues(source, options)
         first = start_offsets(source, queues, options, otherwise=EARLIEST)
         spans = spans_between(source, first, end_offsets(source, queues, options), options)
-        if options.keys and isinstance(source, StoreSource):
+        if not isinstance(source, StoreSource):
+            return plan(source, spans, options)
+        if options.keys:
             return source.key_tasks(options.keys, spans)
-        return plan(source, spans, options)
+        has_bodies = shape is None or "body" in shape.native
+        if shape is not None and shape.has_all:
+            _suggest_less(sum(span.size for span in spans))
+        by_log = log_instead_of_queues(source, queues, spans, options) if options.order == "any" else None
+        if by_log is None:
+            return plan(source, spans, options, has_bodies=has_bodies)
+        tasks = plan(source, by_log, options, has_bodies=has_bodies)
+        return limited_to_topics(tasks, sorted({queue.topic for queue in queues}))
 
 
-def plan(source: MessageSource, spans: Sequence[OffsetRange], options: Options) -> list[ReadTask]:
+def log_instead_of_queues(
+    source: StoreSource, queues: Sequence[Queue], spans: Sequence[OffsetRange], options: Options
+) -> list[OffsetRange] | None:
+    """Returns the ranges of the logs in which the messages of `spans` lie, if they are cheaper to read; else None.
+
+    The caller must filter the records by topic. None also if only a part of the queues is wanted, by queue or offset:
+    a log can be limited by time alone. `queues` are the queues in which `spans` lie.
+    """
+    topics = sorted({queue.topic for queue in queues})
+    given = (options.starting_offsets, options.ending_offsets)
+    is_whole = all(spec is None or spec.everywhere in (EARLIEST, LATEST) for spec in given)
+    by_queue = (options.assign, options.starting_offsets_by_timestamp, options.ending_offsets_by_timestamp)
+    if not is_whole or any(by_queue) or options.max_records_per_partition or source.has_restarted(topics):
+        return None
+    logs = [log_queue(broker) for broker in source.brokers]
+    if sum(span.size for span in spans) * _LOG_SHARE < sum(high - low for low, high in map(source.bounds, logs)):
+        return None
+    first = start_offsets(source, logs, options, otherwise=EARLIEST)
+    return spans_between(source, first, end_offsets(source, logs, options), options)
+
+
+_has_suggested = False
+
+
+def _suggest_less(size: int) -> None:
+    """Logs once, before a large read of all columns, which options would make it smaller."""
+    global _has_suggested
+    if size <= _LARGE_READ or _has_suggested:
+        return
+    _has_suggested = True
+    _log.warning(
+        "rocketmq: this reads all columns of %.1f GB; Spark does not say which of them the query needs: name them with "
+        "the option columns (or .schema, or includeBody=false), limit rows with tags, keys, startingTimestamp and "
+        "endingTimestamp, or use penstock.spark.table, which does both",
+        size / 1e9,
+    )
+
+
+def plan(
+    source: MessageSource,
+    spans: Sequence[OffsetRange],
+    options: Options,
+    *,
+    has_bodies: bool = True,
+) -> list[ReadTask]:
     """Returns the tasks that read the ranges `spans`, split and packed by the limits in `options`."""
+    limit = options.max_bytes_per_partition
     if options.min_partitions is not None or options.max_records_per_partition is not None:
-        limits = TaskLimits(options.max_bytes_per_partition, options.max_records_per_partition, options.min_partitions)
+        limits = TaskLimits(limit or DEFAULT_TASK, options.max_records_per_partition, options.min_partitions)
         return source.tasks([[piece] for piece in split_ranges(spans, limits)])
-    size = task_size_for(sum(span.size for span in spans), options.max_bytes_per_partition)
+    size = task_size_for(sum(span.size for span in spans), limit, has_bodies=has_bodies)
     pieces = split_ranges(spans, TaskLimits(size))
-    return source.tasks([[piece] for piece in pieces] if options.order == "log" else pack_ranges(pieces, size))
+    by_log = bool(spans) and spans[0].queue.topic == LOG
+    return source.tasks([[piece] for piece in pieces] if by_log else pack_ranges(pieces, size))

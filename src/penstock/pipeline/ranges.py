@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 _SMALLEST_PIECE: Final = 16 << 20
 _LARGEST_PIECE: Final = 512 << 20
 _PIECES_EACH: Final = 4
+DEFAULT_TASK: Final = 128 << 20
+"""The most bytes that a task reads if no option says how many."""
 _SMALLEST_TASK: Final = 8 << 20
+_SMALLEST_TASK_WITHOUT_BODIES: Final = 256 << 20
+_LARGEST_TASK_WITHOUT_BODIES: Final = 512 << 20
 _MANY_TASKS: Final = 16
 
 
@@ -112,15 +116,17 @@ def _evenly(span: OffsetRange, pieces: int) -> list[OffsetRange]:
     ]
 
 
-def task_size_for(total: int, max_bytes: int) -> int:
-    """Returns the bytes that one task should read of `total` bytes; `max_bytes` at most.
+def task_size_for(total: int, max_bytes: int | None = None, *, has_bodies: bool = True) -> int:
+    """Returns the bytes that one task should read of `total` bytes; at most `max_bytes`, if it is given.
 
-    A task costs Spark up to 80 ms of CPU time before its first row, so it reads at least 8 MB: a small micro-batch is
-    one task. Larger reads get about 16 tasks, to keep the cores of a machine busy, and from 16 times `max_bytes` on as
-    many as are needed. The result depends on the arguments only, because a replayed micro-batch must have the same
-    tasks.
+    A task costs Spark up to 50 ms of CPU time before its first row, so it reads at least 8 MB: a small micro-batch is
+    one task. Without bodies the same time is enough for 256 MB of a log. Larger reads get about 16 tasks, to keep the
+    cores of a machine busy, and very large ones as many as are needed. The result depends on the arguments only,
+    because a replayed micro-batch must have the same tasks.
     """
-    return min(max_bytes, max(total // _MANY_TASKS, _SMALLEST_TASK))
+    smallest = _SMALLEST_TASK if has_bodies else _SMALLEST_TASK_WITHOUT_BODIES
+    largest = DEFAULT_TASK if has_bodies else _LARGEST_TASK_WITHOUT_BODIES
+    return min(max_bytes or largest, max(total // _MANY_TASKS, smallest))
 
 
 def pack_ranges(spans: Sequence[OffsetRange], max_bytes: int) -> list[list[OffsetRange]]:

@@ -32,29 +32,30 @@ import pyarrow.compute as pc
 
 from penstock.config.setting_parser import nearest
 from penstock.errors import BadSettings, PenstockError
-from penstock.format import kernels
 from penstock.format.arrow_rows import MESSAGE_SCHEMA, binary_to_text, rows_to_batch, select_columns
 from penstock.format.kernels import Buffer, Longs, Rows
-from penstock.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from penstock.human_units import parse_time
 from penstock.pipeline.options import EARLIEST, Options
-from penstock.pipeline.plan import end_offsets, spans_between, start_offsets
+from penstock.pipeline.plan import end_offsets, log_instead_of_queues, spans_between, start_offsets
 from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask, TaskLimits, pack_ranges, split_ranges
 from penstock.pipeline.source_rows import BROKER, ROW_SCHEMA, inflate_bodies, rows_with_keys
 from penstock.pipeline.store_source import StoreSource, log_queue
-from penstock.pipeline.store_tasks import LogTask, QueueTask, RecordTask
+from penstock.pipeline.store_tasks import LogTask, QueueTask, RecordTask, limited_to_topics
 
 BODY_TEXT: Final = "body_text"
 SCAN_SCHEMA: Final = ROW_SCHEMA.append(pa.field(BODY_TEXT, pa.string()))
 """The columns of a scan: those of the Spark source, and the body as text, null if it is not UTF-8."""
 _LOG_PIECE: Final = 16 << 20
 """The bytes of the log that a thread maps and reads at a time."""
+_STEP: Final = 16 << 20
+"""The bytes of the log that a thread turns into one batch. Between two steps threads wait for each other's GIL."""
+_BODY_PIECE: Final = 8 << 20
+_BODY_STEP: Final = 4 << 20
+"""The same for a read of bodies, which are copied."""
 _QUEUE_PIECE: Final = 2 << 20
 """The same for a queue: less, because its records are spread, and reading one maps 64 KB around it."""
-_BYTES_AHEAD: Final = 32 << 20
+_BYTES_AHEAD: Final = 12 << 20
 """The most bytes of batches that wait for the reader."""
-_LOG_SHARE: Final = 4
-"""Topics are read from the log if they fill at least one part in so many of it."""
 
 
 class ScanNotes:
@@ -114,11 +115,10 @@ class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanPiece(msgspec.Struct, frozen=True):
-    """A task of a read, its size in bytes, and the topics to which a piece of the log is limited."""
+    """A task of a read, and its size in bytes."""
 
     task: ReadTask
     size: int
-    topics: tuple[str, ...] | None = None
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------
@@ -146,21 +146,24 @@ def find_topic(name: str, existing: Iterable[str]) -> str:
     raise BadSettings(f"there is no topic '{name}'; " + (f"there are {some}" if topics else "the store has none"))
 
 
-def plan_scan(options: ScanOptions) -> list[ScanPiece]:
-    """Returns the pieces of a read, in the order of the rows. Raises BadStore, BadSettings."""
+def plan_scan(options: ScanOptions, log_piece: int = _LOG_PIECE) -> list[ScanPiece]:
+    """Returns the pieces of a read, in the order of the rows. Raises BadStore, BadSettings.
+
+    A piece of the log has at most `log_piece` bytes.
+    """
     given = options.source_options()
     with closing(StoreSource(given)) as source:
         if options.topics is None:
-            return _log_pieces(source, given, None)
+            logs = [log_queue(broker) for broker in source.brokers]
+            return _log_pieces(source, _spans(source, logs, given), None, log_piece)
         for topic in options.topics:
             find_topic(topic, source.topics())
         queues = source.queues(options.topics)
         spans = _spans(source, queues, given)
         if options.keys:
             return [ScanPiece(task, 0) for task in source.key_tasks(options.keys, spans)]
-        size = sum(span.size for span in spans)
-        if size * _LOG_SHARE >= _log_size(source) and not source.has_restarted(options.topics):
-            return _log_pieces(source, given, options.topics)
+        if (by_log := log_instead_of_queues(source, queues, spans, given)) is not None:
+            return _log_pieces(source, by_log, options.topics, log_piece)
         pieces = split_ranges(spans, TaskLimits(_QUEUE_PIECE))
         groups = pack_ranges(pieces, _QUEUE_PIECE)
         return [ScanPiece(task, sum(span.size for span in group)) for group in groups for task in source.tasks([group])]
@@ -171,14 +174,14 @@ def _spans(source: StoreSource, queues: Sequence[Queue], options: Options) -> li
     return spans_between(source, first, end_offsets(source, queues, options), options)
 
 
-def _log_size(source: StoreSource) -> int:
-    return sum(high - low for low, high in map(source.bounds, map(log_queue, source.brokers)))
-
-
-def _log_pieces(source: StoreSource, options: Options, topics: tuple[str, ...] | None) -> list[ScanPiece]:
-    spans = _spans(source, [log_queue(broker) for broker in source.brokers], options)
-    pieces = split_ranges(spans, TaskLimits(_LOG_PIECE))
-    return [ScanPiece(source.tasks([[piece]])[0], piece.size, topics) for piece in pieces]
+def _log_pieces(
+    source: StoreSource, spans: Sequence[OffsetRange], topics: tuple[str, ...] | None, log_piece: int
+) -> list[ScanPiece]:
+    pieces = split_ranges(spans, TaskLimits(log_piece))
+    tasks = source.tasks([[piece] for piece in pieces])
+    if topics is not None:
+        tasks = limited_to_topics(tasks, topics)
+    return [ScanPiece(task, piece.size) for task, piece in zip(tasks, pieces, strict=True)]
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -230,7 +233,7 @@ class StoreScan:
         """
         shape = _Shape(_checked(columns), row_filter, self.options.keys, self.notes)
         with self._noting_errors():
-            pieces = plan_scan(self.options)
+            pieces = plan_scan(self.options, shape.log_piece)
         self.notes.plan(sum(piece.size for piece in pieces))
         return pa.RecordBatchReader.from_batches(shape.schema, self._read(pieces, shape))
 
@@ -273,16 +276,19 @@ class _Shape:
         self._keys = pa.array(keys, pa.string()) if keys else None
         self._notes = notes
         self._tested = () if row_filter is None else row_filter.names
-        self._native = _native(names)
+        self._columns = select_columns(_native(names))
+        self._tested_columns = select_columns(_native(self._tested))
         self._paged = _native((*names, *self._tested, *(("keys", "properties") if keys else ())))
+        self.log_piece, self._step = (_BODY_PIECE, _BODY_STEP) if "body" in self._paged else (_LOG_PIECE, _STEP)
 
     def batches(self, piece: ScanPiece) -> Iterator[pa.RecordBatch]:
         task = piece.task
         assert isinstance(task, LogTask | QueueTask | RecordTask), "a task over files"
-        files = msgspec.structs.replace(task.files, keeps_maps=False, verify_crc="body" in self._paged)
+        # This process planned the read a moment ago, so it sees the same files; a task on another host must look.
+        files = msgspec.structs.replace(task.files, keeps_maps=False, verify_crc="body" in self._paged, seen=None)
         task = msgspec.structs.replace(task, files=files)
         if isinstance(task, LogTask):
-            yield from self._of_log(task, piece.topics)
+            yield from self._of_log(task)
             self._notes.advance(piece.size)
             return
         for page in task.pages(self._paged):
@@ -295,23 +301,18 @@ class _Shape:
             yield from self._finished(batch, page.broker, self.schema.names)
         self._notes.advance(piece.size)
 
-    def _of_log(self, task: LogTask, topics: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+    def _of_log(self, task: LogTask) -> Iterator[pa.RecordBatch]:
         broker = task.files.broker
-        named = None if topics is None else tuple(topic.encode() for topic in topics)
 
         def make(data: Buffer, starts: Longs, rows: Rows) -> pa.RecordBatch | None:
-            if named is not None:
-                kept = _in_queues_of(data, starts, rows, named)
-                if kept is not None:
-                    starts, rows = starts[kept], rows[kept]
-            if self._filter is not None and len(rows):
-                tested = rows_to_batch(data, starts, rows, select_columns(_native(self._tested)))
+            if self._filter is not None:
+                tested = rows_to_batch(data, starts, rows, self._tested_columns)
                 kept = self._matching(self._filter, tested, broker)
                 if len(kept) < len(rows):
                     starts, rows = starts[kept], rows[kept]
-            return rows_to_batch(data, starts, rows, select_columns(self._native)) if len(rows) else None
+            return rows_to_batch(data, starts, rows, self._columns) if len(rows) else None
 
-        for batch, flaws in task.map_records(make):
+        for batch, flaws in task.map_records(make, self._step):
             self._notes.add_damage([flaw.what for flaw in flaws])
             if batch is not None:
                 yield from self._finished(batch, broker, self.schema.names)
@@ -373,23 +374,24 @@ def _without_bodies(batch: pa.RecordBatch, rows: list[int]) -> pa.RecordBatch:
     return batch.set_column(at, batch.schema.field(at), bodies)
 
 
-def _in_queues_of(data: Buffer, starts: Longs, rows: Rows, topics: tuple[bytes, ...]) -> Longs | None:
-    """Returns the numbers of the rows that are in a queue of the topics; None if all are."""
-    places, lengths = kernels.row_fields(rows, ("topic_at", "topic_length"))
-    hits = kernels.is_one_of(data, starts + places, lengths, topics)
-    kinds = rows["sys_flag"] & TRANSACTION_MASK
-    hits &= (kinds == TRANSACTION_NONE) | (kinds == TRANSACTION_COMMIT)
-    return None if hits.all() else np.flatnonzero(hits)
-
-
 # -- threads -----------------------------------------------------------------------------------------------------------
 
 
 class _Ahead:
-    """What the threads have read of each piece, and which piece is delivered. `changed` guards all of it."""
+    """What the threads have read of each piece, and which piece is delivered. `lock` guards all of it.
+
+    A wake-up takes longer than a small batch, and the thread that wakes another has the GIL meanwhile. So the reader is
+    woken only for the piece that it waits for, and the threads only if one of them waits for room.
+    """
 
     def __init__(self, pieces: Sequence[ScanPiece]) -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        self.arrived = threading.Condition(self.lock)
+        """The reader waits here for a batch of the piece `delivered`, or for its end."""
+        self.left = threading.Condition(self.lock)
+        """The threads wait here for room."""
+        self.reader_waits = False
+        self.threads_waiting = 0
         self.pieces = pieces
         self.taken = 0
         self.delivered = 0
@@ -400,9 +402,71 @@ class _Ahead:
         self.error: BaseException | None = None
         self.closed = False
 
-    def has_room(self, number: int, size: int) -> bool:
+    # -- the threads, with the lock ------------------------------------------------------------------------------
+
+    def take(self) -> int | None:
+        """Returns the number of the next piece to read; None if there is none, or the reader has left."""
+        if self.closed or self.error is not None or self.taken == len(self.pieces):
+            return None
+        self.waiting[self.taken] = deque()
+        self.taken += 1
+        return self.taken - 1
+
+    def add(self, number: int, batch: pa.RecordBatch) -> bool:
+        """Adds a batch of piece `number` when there is room. Returns False if the reader has left."""
+        size = batch.nbytes
+        while not self.closed and not self._has_room(number, size):
+            self.threads_waiting += 1
+            self.left.wait()
+            self.threads_waiting -= 1
+        if self.closed:
+            return False
+        self.held += size
+        self.waiting[number].append(batch)
+        self.wake_reader(number)
+        return True
+
+    def _has_room(self, number: int, size: int) -> bool:
         """Whether a batch of piece `number` may be held. The reader's own piece may always have one."""
         return self.held + size <= _BYTES_AHEAD or (number == self.delivered and not self.waiting[number])
+
+    def wake_reader(self, number: int) -> None:
+        if self.reader_waits and number == self.delivered:
+            self.reader_waits = False
+            self.arrived.notify()
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self.wake_reader(self.delivered)
+
+    # -- the reader, with the lock -------------------------------------------------------------------------------
+
+    def next_batch(self) -> pa.RecordBatch | None:
+        """Waits for the next batch and returns it; None after the last one. Raises the error of a thread."""
+        while self.delivered < len(self.pieces):
+            batches = self.waiting.get(self.delivered)
+            if self.error is not None:
+                raise self.error
+            if batches:
+                batch = batches.popleft()
+                self.held -= batch.nbytes
+            elif self.delivered in self.done:
+                del self.waiting[self.delivered]
+                self.delivered += 1
+                batch = None
+            else:
+                self.reader_waits = True
+                self.arrived.wait()
+                continue
+            if self.threads_waiting:
+                self.left.notify_all()
+            if batch is not None:
+                return batch
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+        self.left.notify_all()
 
 
 def _read_ahead(
@@ -417,64 +481,37 @@ def _read_ahead(
     for worker in workers:
         worker.start()
     try:
-        while state.delivered < len(pieces):
-            batch = _next_batch(state)
-            if batch is not None:
-                yield batch
+        while True:
+            with state.lock:
+                batch = state.next_batch()
+            if batch is None:
+                return
+            yield batch
     finally:
-        with state.changed:
-            state.closed = True
-            state.changed.notify_all()
+        with state.lock:
+            state.close()
         for worker in workers:
             worker.join()
-
-
-def _next_batch(state: _Ahead) -> pa.RecordBatch | None:
-    """Waits for the next batch and returns it; None if the piece has ended."""
-    with state.changed:
-        number = state.delivered
-        while state.error is None and number not in state.done and not state.waiting.get(number):
-            state.changed.wait()
-        if state.error is not None:
-            raise state.error
-        if state.waiting.get(number):
-            batch = state.waiting[number].popleft()
-            state.held -= batch.nbytes
-        else:
-            batch = None
-            state.waiting.pop(number, None)
-            state.delivered += 1
-        state.changed.notify_all()
-        return batch
 
 
 def _work(state: _Ahead, read: Callable[[ScanPiece], Iterator[pa.RecordBatch]]) -> None:
     """Reads pieces until there are no more, or the reader has left. An error goes to the reader."""
     try:
         while True:
-            with state.changed:
-                if state.closed or state.error is not None or state.taken == len(state.pieces):
-                    return
-                number = state.taken
-                state.taken += 1
-                state.waiting[number] = deque()
+            with state.lock:
+                number = state.take()
+            if number is None:
+                return
             for batch in read(state.pieces[number]):
-                size = batch.nbytes
-                with state.changed:
-                    while not state.closed and not state.has_room(number, size):
-                        state.changed.wait()
-                    if state.closed:
+                with state.lock:
+                    if not state.add(number, batch):
                         return
-                    state.held += size
-                    state.waiting[number].append(batch)
-                    state.changed.notify_all()
-            with state.changed:
+            with state.lock:
                 state.done.add(number)
-                state.changed.notify_all()
+                state.wake_reader(number)
     except BaseException as error:
-        with state.changed:
-            state.error = error
-            state.changed.notify_all()
+        with state.lock:
+            state.fail(error)
 
 
 # -- the public functions ----------------------------------------------------------------------------------------------

@@ -16,8 +16,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import socket
+import struct
 import sys
 import threading
 import warnings
@@ -70,6 +72,7 @@ def start_connect_session(app: str, master: str, conf: Mapping[str, str]) -> Spa
 
 
 NO_JAVA: Final = "Spark needs Java 17 or newer: install it, or set JAVA_HOME"
+JAVA_ENDED: Final = "Java ended while Spark started; Spark needs Java 17 or newer and enough memory; start again"
 _CONF_FOLDER: Final = Path(__file__).parent / "spark_conf"
 _DEFAULTS: Final = {
     "spark.driver.memory": "2g",
@@ -93,6 +96,16 @@ def has_session() -> bool:
     except ModuleNotFoundError:
         return False
     return SparkSession.getActiveSession() is not None
+
+
+def has_connect_session() -> bool:
+    """Whether the session that is running in this process is of Connect."""
+    if not has_session():
+        return False
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    return session is not None and is_connect(session)
 
 
 def has_living_session() -> bool:
@@ -125,7 +138,7 @@ def start_session(
         raise MissingPackage("Spark needs the package pyspark: pip install 'penstock[spark]'") from None
     where = master or ("" if _SUBMIT_PORT in os.environ else "local[*]")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    _check_master(where)
+    check_master(where)
     builder = SparkSession.builder.appName(app)
     if where.startswith("sc://"):
         return _start(builder.remote(where), where)
@@ -144,15 +157,23 @@ def start_session(
 
 _CONNECT_PORT: Final = 15002
 _MASTER_TIMEOUT_S: Final = 5.0
+_NO_FILE: Final = b"/files/penstock"
+_PROBES: Final = {
+    # a master: the request of a file that it does not have (length of all, type StreamRequest, name)
+    "spark": struct.pack(">qBi", 13 + len(_NO_FILE), 6, len(_NO_FILE)) + _NO_FILE,
+    # a Connect server: HTTP/2's preface and empty settings
+    "sc": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5),
+}
+"""What a server of each scheme answers at once."""
 
 
-def _check_master(where: str) -> None:
-    """Raises Unreachable if nothing listens at the address of a master or Connect server.
+def check_master(where: str) -> None:
+    """Raises Unreachable if nothing listens at the address of a master or Connect server, or says nothing.
 
-    Spark itself would retry for minutes. Does nothing for other kinds of masters.
+    Spark itself would retry for minutes, or wait for ever. Does nothing for other kinds of masters.
     """
     scheme, _, rest = where.partition("://")
-    if scheme not in ("spark", "sc"):
+    if scheme not in _PROBES:
         return
     addresses, problem = rest.partition("/")[0].partition(";")[0].split(","), ""
     for address in addresses:
@@ -160,7 +181,11 @@ def _check_master(where: str) -> None:
         if not port.isdecimal():
             return  # Spark says what is wrong with it
         try:
-            socket.create_connection((host.strip("[]"), int(port)), _MASTER_TIMEOUT_S).close()
+            with socket.create_connection((host.strip("[]"), int(port)), _MASTER_TIMEOUT_S) as connection:
+                connection.sendall(_PROBES[scheme])
+                connection.recv(1)  # an answer, or the end of the connection: Spark says what is wrong with that
+        except TimeoutError:
+            problem = f"nothing came within {_MASTER_TIMEOUT_S:.0f} s"
         except OSError as error:
             problem = error.strerror or str(error)
         else:
@@ -182,8 +207,14 @@ def _start(builder: SparkSession.Builder, where: str) -> SparkSession:
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
         if "JAVA_GATEWAY_EXITED" in str(error):
-            raise MissingPackage(NO_JAVA) from None
+            raise (Unreachable(JAVA_ENDED) if _has_java() else MissingPackage(NO_JAVA)) from None
         raise Unreachable(f"Spark does not start on {where}; is it running? Check --master and --conf") from error
+
+
+def _has_java() -> bool:
+    """Returns whether Spark finds a Java of whatever version."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=f"{home}/bin" if home else None) is not None
 
 
 def _children() -> set[int]:
@@ -245,6 +276,16 @@ def parallelism(spark: SparkSession) -> int:
 def is_connect(spark: SparkSession) -> bool:
     """Returns whether this is a Connect session, whose driver runs in a server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def use_this_python(spark: SparkSession) -> None:
+    """Makes workers of a local session use this Python, unless PYSPARK_PYTHON names another one.
+
+    Without it, Spark starts the first `python3` on the path, which may not have Penstock.
+    """
+    context = spark.sparkContext
+    if (context.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
 
 
 def _run_piece(work: Callable[[Piece], bytes], piece: Piece) -> bytes:

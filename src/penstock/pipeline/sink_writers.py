@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from penstock.errors import BadSettings, PenstockError
@@ -28,6 +28,7 @@ from penstock.pipeline.cluster_sink import ClusterTarget
 from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.options import PLACE, Options
 from penstock.pipeline.sink_rows import WrittenRows
+from penstock.pipeline.spark_versions import DataSourceStreamArrowWriter
 from penstock.pipeline.store_sink import StagedRows, StoreTarget
 from penstock.store.sink.journal import Identity, WriterKind
 

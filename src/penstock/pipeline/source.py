@@ -5,6 +5,9 @@ users choose columns with the options `columns` and `includeBody`, or with `.sch
 
 Spark creates the source in one process, plans in a second and reads in a third; it pickles the state in between. Each
 process checks options and schemas as early as Spark allows. Every error is one sentence.
+
+A worker imports this module before its first row. What only the driver needs is therefore imported in the functions,
+and the pickled state of a reader has no options.
 """
 
 from __future__ import annotations
@@ -35,12 +38,15 @@ from pyspark.sql.types import (
 
 from penstock.errors import BadSettings
 from penstock.pipeline.errors import as_user_errors
-from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import ReadTask
-from penstock.pipeline.source_rows import BROKER, RowShape
+from penstock.pipeline.source_rows import BROKER, UNIQUE_KEY, RowShape
+from penstock.pipeline.spark_process import end_without_next_task, freeze_modules, until_unread
+from penstock.pipeline.spark_versions import arrow_schema, for_this_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.pipeline.options import Options
 
 
 # -- schemas ---------------------------------------------------------------------------------------------------------
@@ -82,11 +88,13 @@ _BODIES: Final = {"rocketmq": "body", "kafka": "value"}
 
 
 def known_columns(options: Options) -> dict[str, DataType]:
-    """Returns all columns that a read can have: the columns of the option `schema`, and the corrupt-record column.
+    """Returns all columns that a read can have: those of the option `schema`, and those that must be asked for.
 
-    Raises BadSettings if the corrupt-record column has the name of another column.
+    The latter are the unique key and the corrupt-record column. Raises BadSettings if the corrupt-record column has the
+    name of another column.
     """
-    columns, corrupt = _KAFKA if options.schema == "kafka" else _NATIVE, options.column_name_of_corrupt_record
+    columns = {**(_KAFKA if options.schema == "kafka" else _NATIVE), UNIQUE_KEY: StringType()}
+    corrupt = options.column_name_of_corrupt_record
     if corrupt in columns:
         raise BadSettings(f"columnNameOfCorruptRecord='{corrupt}' is the name of another column; choose a new one")
     return {**columns, corrupt: StringType()}
@@ -95,7 +103,8 @@ def known_columns(options: Options) -> dict[str, DataType]:
 def schema_of(options: Options) -> StructType:
     """Returns the columns of a read without `.schema(...)`. Raises BadSettings for an unknown name in `columns`."""
     known = known_columns(options)
-    names = list(options.columns) or [name for name in known if name != options.column_name_of_corrupt_record]
+    on_request = (UNIQUE_KEY, options.column_name_of_corrupt_record)
+    names = list(options.columns) or [name for name in known if name not in on_request]
     if not options.include_body and not options.columns:
         names.remove(_BODIES[options.schema])
     for name in names:
@@ -135,6 +144,8 @@ class RocketMQSource(DataSource):
     """The Spark data source: it reads messages of RocketMQ stores and clusters as rows, and writes rows as messages."""
 
     def __init__(self, options: dict[str, str]) -> None:
+        from penstock.pipeline.options import Options
+
         super().__init__(options)
         with as_user_errors():
             self._options = Options.read(dict(options))
@@ -146,10 +157,12 @@ class RocketMQSource(DataSource):
     def schema(self) -> StructType:
         from penstock.pipeline.plan import check_input
 
+        end_without_next_task()
         with as_user_errors():
             self._options.check_reading()
             schema = schema_of(self._options)
             check_input(self._options)
+            freeze_modules()
             return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -161,7 +174,7 @@ class RocketMQSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.pipeline.stream_source import StreamReader
 
-        return StreamReader(self._options, schema)
+        return for_this_spark(StreamReader(self._options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.pipeline.sink_writers import make_writer
@@ -193,11 +206,17 @@ class BatchReader(DataSourceReader):
         self._schema = schema
         self._shape = RowShape.of(options, schema.names)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_options": None}  # only the driver plans
+
     def partitions(self) -> Sequence[InputPartition]:
         from penstock.pipeline.plan import plan_batch  # not at the top: workers import this module, and do not plan
 
+        end_without_next_task()
         with as_user_errors():
-            return [ReadPartition(task) for task in plan_batch(self._options)]
+            tasks = plan_batch(self._options, self._shape)
+            freeze_modules()
+            return [ReadPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_part(self._shape, self._schema, partition)
@@ -205,9 +224,7 @@ class BatchReader(DataSourceReader):
 
 def read_part(shape: RowShape, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Reads one partition on a worker. Yields nothing for the partition that Spark adds if a plan has no tasks."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     if not isinstance(partition, ReadPartition):
         return
     with as_user_errors():
-        yield from shape.batches(partition.task, to_arrow_schema(schema, timezone="UTC"))
+        yield from until_unread(shape.batches(partition.task, arrow_schema(schema)))

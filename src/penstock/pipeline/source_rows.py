@@ -3,7 +3,8 @@
 The driver creates a `RowShape`; workers use it, for messages of stores and of clusters alike. Columns have RocketMQ's
 names or Kafka's. Bodies that clients compressed are unpacked. A body that cannot be unpacked stays compressed, and its
 row says why in the corrupt-record column. An unpacked body has a maximum size. A batch whose unpacked bodies exceed
-`_MAX_PIECE_BYTES` is yielded as several batches (pieces). Pure functions. Needs pyarrow.
+`_MAX_PIECE_BYTES` is yielded as several batches (pieces). Pure functions. Needs pyarrow; `pyarrow.compute` is imported
+where it is needed, because most workers do not need it before their first row.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import BadRequest, CorruptData
 from penstock.format.arrow_rows import MESSAGE_SCHEMA, select_columns
 from penstock.format.constants import KEYS, UNIQ_KEY
 from penstock.format.sys_flag import COMPRESSED
-from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
+
+if TYPE_CHECKING:  # a worker needs no options
+    from penstock.pipeline.options import Options
 
 _log = logging.getLogger("penstock.pipeline")
 
@@ -80,6 +82,8 @@ def _piece(
     batch: pa.RecordBatch, first: int, stop: int, bodies: dict[int, bytes], failures: list[tuple[int, str]]
 ) -> InflatedRows:
     """Returns rows `first` to `stop` (exclusive) of the batch. `bodies` has new bodies by row number in the batch."""
+    import pyarrow.compute as pc
+
     part = batch.slice(first, stop - first)
     at = part.schema.get_field_index(_BODY)
     is_new = np.zeros(part.num_rows, np.bool_)
@@ -92,6 +96,8 @@ def _piece(
 # -- columns ---------------------------------------------------------------------------------------------------------
 
 BROKER: Final = "broker"
+UNIQUE_KEY: Final = "unique_key"
+"""The column that identifies a message however often it was stored: its UNIQ_KEY, or its id in the store."""
 ROW_SCHEMA: Final = pa.schema(
     [MESSAGE_SCHEMA.field("topic"), (BROKER, pa.string()), *(each for each in MESSAGE_SCHEMA if each.name != "topic")]
 )
@@ -107,11 +113,15 @@ def _same(name: str) -> _MakeColumn:
 
 def _key(batch: pa.RecordBatch) -> pa.Array:
     """Returns Kafka's `key`: all keys of a message as one text, as the producer sent them."""
+    import pyarrow.compute as pc
+
     return pc.map_lookup(batch.column("properties"), KEYS, "first").cast(pa.binary())
 
 
 def _headers(batch: pa.RecordBatch) -> pa.Array:
     """Returns Kafka's `headers`: the properties in the order of the record, or null if there are none."""
+    import pyarrow.compute as pc
+
     maps = batch.column("properties")
     # The child of a map is a list of pairs already; only the type of the values has to change.
     pairs = pa.StructArray.from_arrays([maps.keys, maps.items.cast(pa.binary())], names=["key", "value"])
@@ -120,10 +130,19 @@ def _headers(batch: pa.RecordBatch) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, pairs, mask=pc.or_kleene(empty, maps.is_null()))
 
 
+def _unique_key(batch: pa.RecordBatch) -> pa.Array:
+    import pyarrow.compute as pc
+
+    return pc.coalesce(pc.map_lookup(batch.column("properties"), UNIQ_KEY, "first"), batch.column("msg_id"))
+
+
 def _timestamp_type(batch: pa.RecordBatch) -> pa.Array:
     return pa.repeat(pa.scalar(_LOG_APPEND_TIME, pa.int32()), batch.num_rows)
 
 
+_COMPUTED: Final[dict[str, tuple[tuple[str, ...], _MakeColumn]]] = {
+    UNIQUE_KEY: (("properties", "msg_id"), _unique_key),
+}
 _KAFKA: Final[dict[str, tuple[tuple[str, ...], _MakeColumn]]] = {
     "key": (("properties",), _key),
     "value": (("body",), _same("body")),
@@ -136,16 +155,23 @@ _KAFKA: Final[dict[str, tuple[tuple[str, ...], _MakeColumn]]] = {
 }
 
 
+def _computed(name: str, *, kafka: bool) -> tuple[tuple[str, ...], _MakeColumn] | None:
+    """Returns the message columns from which a result column is computed, and how; None if it is none of those."""
+    return _COMPUTED.get(name) or (_KAFKA.get(name) if kafka else None)
+
+
 def needed_for(name: str, *, kafka: bool) -> tuple[str, ...]:
-    """Returns the message columns from which a result column is computed."""
-    if kafka:
-        return _KAFKA[name][0] if name in _KAFKA else ()
-    return (name,)
+    """Returns the message columns from which a result column is made."""
+    computed = _computed(name, kafka=kafka)
+    if computed is not None:
+        return computed[0]
+    return () if kafka else (name,)
 
 
 def make_column(name: str, batch: pa.RecordBatch, *, kafka: bool) -> pa.Array:
-    """Returns the result column `name`, computed from a batch of message columns."""
-    return _KAFKA[name][1](batch) if kafka else batch.column(name)
+    """Returns the result column `name`, made from a batch of message columns."""
+    computed = _computed(name, kafka=kafka)
+    return batch.column(name) if computed is None else computed[1](batch)
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -184,6 +210,8 @@ class RowShape(msgspec.Struct, frozen=True):
     mode: str
     decompress: bool
     by_log: bool
+    unordered: bool
+    """Whether a task may read the queues' messages from the log. A damaged message then has no row, wherever it is."""
     tags: tuple[str, ...] | None
     keys: tuple[str, ...]
     topics: tuple[str, ...] | None
@@ -200,6 +228,7 @@ class RowShape(msgspec.Struct, frozen=True):
             mode=options.mode or ("FAILFAST" if streaming else "PERMISSIVE"),
             decompress=options.decompress,
             by_log=by_log,
+            unordered=options.order == "any",
             tags=options.tag_names,
             keys=options.keys,
             topics=(options.topics or None) if by_log else None,
@@ -218,9 +247,28 @@ class RowShape(msgspec.Struct, frozen=True):
             needed |= {"keys", "properties"}
         if self.topics is not None or self.pattern is not None:
             needed.add("topic")
-        if self.mode != "DROPMALFORMED":
+        if self._shows_damage or (self.mode == "FAILFAST" and "body" in needed):
             needed.add(self._position_column)
         return tuple(name for name in MESSAGE_SCHEMA.names if name in needed) or (self._position_column,)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all columns of all messages are read."""
+        return (
+            self.tags is None
+            and not self.keys
+            and set(self.names).issuperset(_KAFKA if self.kafka else ROW_SCHEMA.names)
+        )
+
+    @property
+    def verifies_bodies(self) -> bool:
+        """Whether the checksum of a body matters: it covers nothing else, and a row without a body has no flaw then."""
+        return self.mode != "PERMISSIVE" or self.corrupt in self.names or "body" in self.native
+
+    @property
+    def _shows_damage(self) -> bool:
+        """Whether an unreadable message is a row. It is not if rows are filtered by content, which is unknown then."""
+        return self.mode == "PERMISSIVE" and not self._filters_rows and not self.unordered
 
     @property
     def _position_column(self) -> str:
@@ -249,8 +297,7 @@ class RowShape(msgspec.Struct, frozen=True):
             where = f"{page.broker}: {_location(page.flaws[0])}"
             raise CorruptData(f"{where}{page.flaws[0].what}; mode=FAILFAST ends the read")
         damage.add(f"{page.broker}: {_location(flaw)}{flaw.what}" for flaw in page.flaws)
-        shown = self.mode == "PERMISSIVE" and not self._filters_rows
-        flaws = sorted(page.flaws, key=self._position_of) if shown else []
+        flaws = sorted(page.flaws, key=self._position_of) if self._shows_damage else []
         for batch, failures in self._decompressed(self._filter(page.batch), page.broker, damage):
             made = self._columns(
                 batch, page.broker, _corrupt_column(batch.num_rows, failures) if failures else None, schema
@@ -272,10 +319,14 @@ class RowShape(msgspec.Struct, frozen=True):
 
     @property
     def _filters_rows(self) -> bool:
-        """Whether the read filters rows by content. Unreadable messages are then left out: their content is unknown."""
+        """Whether the read filters rows by content."""
         return bool(self.keys or self.tags or self.topics or self.pattern)
 
     def _filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not self._filters_rows:
+            return batch
+        import pyarrow.compute as pc
+
         if self.topics is not None:
             batch = batch.filter(pc.is_in(batch.column("topic"), pa.array(self.topics, pa.string())))
         if self.pattern is not None:
@@ -366,6 +417,8 @@ def _matching(topics: pa.Array, pattern: str) -> pa.Array:
 
 def rows_with_keys(batch: pa.RecordBatch, keys: pa.Array) -> pa.Array:
     """Returns a mask of the rows that have one of `keys`, as a key or as the unique key (UNIQ_KEY)."""
+    import pyarrow.compute as pc
+
     lists = batch.column("keys")
     hit = pc.is_in(lists.flatten(), keys)
     rows = np.zeros(batch.num_rows, np.bool_)

@@ -21,7 +21,7 @@ from penstock.errors import BadMessage, BadSettings, BadStore, StoreInUse
 from penstock.format.put_table import RowRefused
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import RowOrigin, WrittenRows, check_may_send
-from penstock.store.arrow_batches import check_batch
+from penstock.store.arrow_puts import check_batch
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 from penstock.store.overlay_files import OverlayFiles

@@ -5,14 +5,14 @@ equal, it adds parent folders until the names differ. Paths may be globs.
 
 `SingleStore` reads a store in one of two ways. The tail (`penstock.store.readonly.tail`) ends at the last record that
 the queue files refer to; it serves a store that is in use, cleanly closed, or followed by a stream. The view serves any
-other store: a read-only MessageStore that shows the state after recovery. Lookups of times and keys always need a view.
-Not thread-safe.
+other store, and a search by key if the index files are not whole: a read-only MessageStore that shows the state after
+recovery. Not thread-safe.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -51,11 +51,14 @@ _SAMPLED_PAGES: Final = 64
 class SingleStore:
     """Reads the files of one store; `broker` is its name. `following` means for a stream, `by_key` with key lookups."""
 
-    def __init__(self, folder: StoreFolder, broker: str, *, following: bool, by_key: bool) -> None:
+    def __init__(
+        self, folder: StoreFolder, broker: str, *, following: bool, by_key: bool, verify_crc: bool = True
+    ) -> None:
         self._folder = folder
         self.broker = broker
         self._following = following
         self._by_key = by_key
+        self._verify_crc = verify_crc
         self._view: MessageStore | None = None
         self._tail = StoreTail(folder.layout, folder.settings) if following or folder.owner else self._closed_tail()
 
@@ -87,7 +90,7 @@ class SingleStore:
     def view(self) -> MessageStore:
         """The store in the state that recovery would give it, opened on first use.
 
-        The view has no index unless keys are looked up, because a missing index is built from the whole log.
+        The view has no index unless keys are searched, because a missing index is built from the whole log.
         """
         if self._view is None:
             self._view = (self._folder.view() if self._by_key else self._folder.view(message_index_enable=False)).store
@@ -123,13 +126,16 @@ class SingleStore:
         return max(self.view.log.min_offset, 0), self.view.log.confirmed_offset
 
     def offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
+        from penstock.store.query import Boundary, TimeSearch
+
         low, high = self.bounds(topic, queue_id)
         if topic == LOG:
             offset = self._log_offset_at(timestamp, low, high)
-        else:
-            from penstock.store.query import Boundary
-
+        elif self._tail is None:
             offset = self.view.offset_by_time(topic, queue_id, timestamp, Boundary.LOWER)
+        else:
+            queue = self._tail.queues.get((topic, queue_id))
+            offset = high if queue is None else TimeSearch(self._tail).find(queue, timestamp, Boundary.LOWER)
         return min(max(offset, low), high)
 
     def _log_offset_at(self, timestamp: int, low: int, high: int) -> int:
@@ -137,19 +143,19 @@ class SingleStore:
 
         Starts the search at the last file whose first record is older than `timestamp`.
         """
-        log, records = self.view.log, self.view.records
         start = low
-        for file in log.queue.files:
-            if 0 <= records.store_timestamp(file.from_offset) < timestamp:
-                start = max(file.from_offset, low)
-        reader = ArrowReader(log, select_columns(["physical_offset", "store_timestamp"]), verify_crc=False)
-        while start < high:
-            page = reader.read_log(start, 1 << 16, 64 << 20)
-            times = page.batch.column("store_timestamp").cast("int64").to_numpy(zero_copy_only=False)
-            later = np.flatnonzero(times >= timestamp * 1000)
-            if len(later):
-                return int(page.batch.column("physical_offset")[int(later[0])].as_py())
-            start = page.next_offset
+        with contextlib.closing(msgspec.structs.replace(self._paths(), keeps_maps=False).log()) as log:
+            for begin in log.queue.offsets():
+                if 0 <= self._store_time(begin) < timestamp:
+                    start = max(begin, low)
+            reader = ArrowReader(log, select_columns(["physical_offset", "store_timestamp"]), verify_crc=False)
+            while start < high:
+                page = reader.read_log(start, 1 << 16, 64 << 20)
+                times = page.batch.column("store_timestamp").cast("int64").to_numpy(zero_copy_only=False)
+                later = np.flatnonzero(times >= timestamp * 1000)
+                if len(later):
+                    return int(page.batch.column("physical_offset")[int(later[0])].as_py())
+                start = page.next_offset
         return high
 
     def group_offset(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -250,6 +256,7 @@ class SingleStore:
             log_min=low,
             log_end=high,
             seen=seen,
+            verify_crc=self._verify_crc,
         )
 
     def tasks(self, groups: Sequence[Sequence[OffsetRange]], *, fail_on_data_loss: bool) -> list[ReadTask]:
@@ -293,9 +300,11 @@ class SingleStore:
 
         The task reads only messages within `spans`.
         """
-        _, offsets = self.view.query_many(topic, list(keys))
-        low, high = self._log_bounds()
-        positions = sorted({offset for offset in offsets.tolist() if low <= offset < high})
+        positions = None if self._tail is None else self._tail.find_keys(topic, keys)
+        if positions is None:
+            _, offsets = self.view.query_many(topic, list(keys))
+            low, high = self._log_bounds()
+            positions = sorted({offset for offset in offsets.tolist() if low <= offset < high})
         if not positions:
             return None
         ranges = tuple(QueueSpan(span.queue.topic, span.queue.queue_id, span.start, span.stop) for span in spans)
@@ -307,13 +316,25 @@ def log_queue(broker: str) -> Queue:
     return Queue(LOG, broker, 0)
 
 
+def has_folders_of(options: Options, topics: Iterable[str]) -> bool:
+    """Returns whether the stores have a folder for each topic, whatever is in it. Raises BadStore for other folders."""
+    from penstock.store.readonly.store_folder import StoreFolder, find_paths
+
+    config = Path(options.config) if options.config else None
+    existing: set[str] = set()
+    for path in find_paths(options.path):
+        folder = StoreFolder.find(path, config, options.settings)
+        existing.update(folder.files.names(folder.layout.consume_queue))
+    return existing.issuperset(topics)
+
+
 # -- several stores --------------------------------------------------------------------------------------------------
 
 
 class StoreSource:
     """A MessageSource over one or more stores. `following` opens them for a stream, which refreshes often."""
 
-    def __init__(self, options: Options, *, following: bool = False) -> None:
+    def __init__(self, options: Options, *, following: bool = False, verify_crc: bool = True) -> None:
         from penstock.store.readonly.store_folder import StoreFolder, find_paths, name_stores
 
         paths = find_paths(options.path)
@@ -328,6 +349,7 @@ class StoreSource:
                     broker,
                     following=following,
                     by_key=bool(options.keys),
+                    verify_crc=verify_crc,
                 )
         except BaseException:
             self.close()

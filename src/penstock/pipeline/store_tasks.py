@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path
@@ -27,11 +27,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import BadStore, DataLost
-from penstock.format.arrow_rows import select_columns
+from penstock.format import kernels
+from penstock.format.arrow_rows import rows_to_batch, select_columns
 from penstock.format.kernels import Buffer, Longs, Rows
 from penstock.format.queue_unit import UNIT_SIZE
 from penstock.format.record_layout import HEAD, is_filler
-from penstock.pipeline.ranges import Flaw, RowPage
+from penstock.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
 from penstock.store.arrow_batches import ArrowReader
 from penstock.store.layout import path_below
 from penstock.store.message import MAX_BYTES, MAX_ROWS
@@ -124,7 +126,7 @@ def _unseen(what: str, folder: Path) -> BadStore:
 # -- tasks -----------------------------------------------------------------------------------------------------------
 
 _POSITIONS_PER_READ = 1000
-_MAP_ROWS, _MAP_BYTES = 4096, 4 << 20  # few enough to stay in the CPU cache
+_BYTES_PER_ROW = 1024  # of a step: a step of small records is shorter, so that its rows stay in the CPU cache
 T = TypeVar("T")
 BY_RETENTION: Final = "most likely deleted by retention"
 
@@ -273,46 +275,53 @@ def _is_gone(log: LogView, offset: int) -> bool:
 
 
 class LogTask(msgspec.Struct, frozen=True):
-    """A task that reads the records that begin in a byte range of a log."""
+    """A task that reads the records that begin in a byte range of a log; with `topics`, those in their queues."""
 
     files: StorePaths
     start: int
     stop: int
     fail_on_data_loss: bool
+    topics: tuple[str, ...] | None = None
 
     def pages(self, columns: Sequence[str]) -> Iterator[RowPage]:
-        with closing(self.files.log()) as log:
-            reader = _reader(self.files, log, with_columns(columns, "physical_offset"))
+        schema = select_columns(columns)
 
-            def read(at: int) -> tuple[pa.RecordBatch, Longs, int]:
-                page = reader.read_log(at, MAX_ROWS, max(min(MAX_BYTES, self.stop - at), 1))
-                return page.batch, page.batch.column("physical_offset").to_numpy(), page.next_offset
+        def make(data: Buffer, starts: Longs, rows: Rows) -> pa.RecordBatch:
+            return rows_to_batch(data, starts, rows, schema)
 
-            for batch, count, flaws in self._walk(log, read):
-                yield RowPage(self.files.broker, batch.slice(0, count).select(list(columns)), flaws)
+        for batch, flaws in self.map_records(make, MAX_BYTES):
+            rows = pa.RecordBatch.from_pylist([], schema) if batch is None else batch
+            yield RowPage(self.files.broker, rows, flaws)
 
-    def map_records(self, make: Callable[[Buffer, Longs, Rows], T]) -> Iterator[tuple[T | None, tuple[Flaw, ...]]]:
-        """Calls `make` for a group of records at a time. Yields its result, and the flaws before these records.
+    def map_records(
+        self, make: Callable[[Buffer, Longs, Rows], T], step: int = 4 << 20
+    ) -> Iterator[tuple[T | None, tuple[Flaw, ...]]]:
+        """Calls `make` for `step` bytes of records at a time. Yields its result, and the flaws before these records.
 
         `make` gets bytes of the log, the positions of the records in these bytes, and the records' ROWs. `make` must
         not keep the bytes. The result is None if a step has only flaws. Building no columns makes this fast.
         """
+        named = None if self.topics is None else tuple(topic.encode() for topic in self.topics)
         with closing(self.files.log()) as log:
             reader = _reader(self.files, log, ["physical_offset"])
 
             def map_own(data: Buffer, starts: Longs, rows: Rows) -> tuple[T | None, Longs]:
                 offsets = rows["physical_offset"].copy()
-                count = int((offsets < self.stop).sum())
-                return make(data, starts[:count], rows[:count]) if count else None, offsets
+                count = int(np.searchsorted(offsets, self.stop))
+                starts, rows = starts[:count], rows[:count]
+                if named is not None and (kept := _in_queues_of(data, starts, rows, named)) is not None:
+                    starts, rows = starts[kept], rows[kept]
+                return make(data, starts, rows) if len(rows) else None, offsets
 
             def read(at: int) -> tuple[T | None, Longs, int]:
-                size = max(min(_MAP_BYTES, self.stop - at), 1)
-                found, next_offset = reader.use_log(at, _MAP_ROWS, size, map_own)
+                size = max(min(step, self.stop - at), 1)
+                found, next_offset = reader.use_log(at, step // _BYTES_PER_ROW, size, map_own)
                 made, offsets = found or (None, np.empty(0, np.int64))
                 return made, offsets, next_offset
 
             for made, _, flaws in self._walk(log, read):
-                yield made, flaws
+                if made is not None or flaws:
+                    yield made, flaws
 
     def _walk(
         self, log: LogView, read: Callable[[int], tuple[T, Longs, int]]
@@ -332,7 +341,7 @@ class LogTask(msgspec.Struct, frozen=True):
             found, offsets, next_offset = read(at)
             begin = int(offsets[0]) if len(offsets) else next_offset
             flaws = self._gap(log, at, min(begin, self.files.log_end)) if at_record else ()
-            count = int((offsets < self.stop).sum())
+            count = int(np.searchsorted(offsets, self.stop))
             if count or flaws:
                 yield found, count, flaws
             if not count or count < len(offsets):
@@ -373,6 +382,24 @@ class LogTask(msgspec.Struct, frozen=True):
                 what = f"{end - begin} bytes at {begin} of the log hold no valid record"
             flaws.append(Flaw(None, None, None, begin, what))
         return tuple(flaws)
+
+
+def limited_to_topics(tasks: Iterable[ReadTask], topics: Sequence[str]) -> list[ReadTask]:
+    """Returns tasks over logs that read only the records that are in queues of the topics."""
+    limited: list[ReadTask] = []
+    for task in tasks:
+        assert isinstance(task, LogTask), "a task over a log"
+        limited.append(msgspec.structs.replace(task, topics=tuple(topics)))
+    return limited
+
+
+def _in_queues_of(data: Buffer, starts: Longs, rows: Rows, topics: tuple[bytes, ...]) -> Longs | None:
+    """Returns the numbers of the rows that are in a queue of the topics; None if all are."""
+    places, lengths = kernels.row_fields(rows, ("topic_at", "topic_length"))
+    hits = kernels.is_one_of(data, starts + places, lengths, topics)
+    kinds = rows["sys_flag"] & TRANSACTION_MASK
+    hits &= (kinds == TRANSACTION_NONE) | (kinds == TRANSACTION_COMMIT)
+    return None if hits.all() else np.flatnonzero(hits)
 
 
 class RecordTask(msgspec.Struct, frozen=True):

@@ -13,9 +13,11 @@ differ, the topic was created again, the log was truncated and filled again, or 
 failOnDataLoss=false a new start at the queue's first message. Offsets without witnesses, from an older version, are not
 compared. Workers import this module to read, so what only the driver needs is imported in the methods. A start option
 counts only for a new query. Spark logs only the ends of micro-batches. The first micro-batch is therefore empty: its
-end logs the query's start, which a crash then cannot move. The plan of a micro-batch depends only on its offsets and
-the options, so a replayed micro-batch reads the same rows. One StreamReader lives on the driver and keeps the source
-open. Workers read with pickled copies.
+end logs the query's start, which a crash then cannot move. Spark before 4.2 ends an availableNow run after one
+micro-batch, so there only a start at `latest` has an empty first micro-batch. Other starts have to name the same
+offsets whenever they are resolved, and micro-batches have no limit unless it is set. The plan of a micro-batch
+depends only on its offsets and the options, so a replayed micro-batch reads the same rows. One StreamReader lives on
+the driver and keeps the source open. Workers read with pickled copies.
 
 `PublishedLog` streams the log of a store with dispatch=external as byte ranges, for jobs that build derived data. A
 micro-batch begins at the previous end and ends at the position that the store publishes. Its rows are ranges with the
@@ -40,20 +42,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from penstock.errors import BadStore, DataLost, PenstockError
 from penstock.pipeline.errors import as_user_errors
-from penstock.pipeline.options import LATEST, MEAN_SIZES, PLACE, Options
+from penstock.pipeline.options import LATEST, MEAN_SIZES, PLACE, OffsetSpec, Options
 from penstock.pipeline.ranges import MessageSource, Queue, Witness
 from penstock.pipeline.source import ReadPartition, check_schema, read_part
 from penstock.pipeline.source_rows import RowShape
+from penstock.pipeline.spark_versions import (
+    HAS_READ_LIMITS,
+    SupportsTriggerAvailableNow,
+    for_this_spark,
+    read_limit,
+    requires,
+)
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 Offsets = dict[Queue, int]
 Size = Callable[[Queue, int, int], int]
@@ -155,6 +164,26 @@ def within_bytes(first: Mapping[Queue, int], last: Mapping[Queue, int], max_byte
     return dict(last)
 
 
+def _start_of(options: Options) -> OffsetSpec | None:
+    """Returns the offsets at which a new query starts, or None if it starts at a time."""
+    if options.starting_timestamp is not None or options.starting_offsets_by_timestamp is not None:
+        return None
+    return options.starting_offsets or OffsetSpec(LATEST)
+
+
+def _starts_at_latest(options: Options) -> bool:
+    spec = _start_of(options)
+    return spec is not None and spec.everywhere == LATEST
+
+
+def _check_fixed_start(options: Options) -> None:
+    """Raises MissingPackage if the start options may name later offsets whenever they are resolved."""
+    spec = _start_of(options)
+    if spec is not None and (spec.group or LATEST in spec.by_queue.values()):
+        given = f"group:{spec.group}" if spec.group else "-1 (latest) for some queues"
+        requires((4, 2), f"a stream with startingOffsets={given}", instead="give earliest, a time or other offsets")
+
+
 # -- queues ----------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("penstock.pipeline")
@@ -167,13 +196,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     The methods raise all errors. The constructor raises none, because Spark would hide them.
     """
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType, *, has_read_limits: bool = HAS_READ_LIMITS) -> None:
         self._options = options
         self._schema = schema
+        self._has_read_limits = has_read_limits
         self._shape = RowShape.of(options, schema.names, streaming=True)
         self._source: MessageSource | None = None
         self._initial: dict[str, Any] | None = None
-        self._anchored = False
+        self._anchored = not has_read_limits and not _starts_at_latest(options)
         self._goal: Offsets | None = None
         self._planned: dict[str, Any] | None = None
         """The end that the last `latestOffset` returned, after it had compared the start with its proof."""
@@ -202,6 +232,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 from penstock.pipeline.plan import choose_queues, start_offsets
                 from penstock.pipeline.store_source import StoreSource
 
+                if not self._has_read_limits:
+                    _check_fixed_start(self._options)
                 source = self._open()
                 queues = choose_queues(source, self._options)
                 first = start_offsets(source, queues, self._options, otherwise=LATEST)
@@ -212,8 +244,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        max_count = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if max_count is None else ReadMaxRows(max_count)
+        return read_limit(self._options.max_offsets_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
         with as_user_errors():
@@ -302,12 +333,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.max_offsets_per_trigger is not None:
             last = within_count(first, last, options.max_offsets_per_trigger)
         max_bytes = options.max_bytes_per_trigger
-        if max_bytes is None and options.max_offsets_per_trigger is None:
+        if max_bytes is None and options.max_offsets_per_trigger is None and self._has_read_limits:
             max_bytes = _MAX_BATCH_BYTES
         return last if max_bytes is None else within_bytes(first, last, max_bytes, self._open().size)
 
     def _log_limit(self) -> None:
-        if self._options.max_offsets_per_trigger is None and self._options.max_bytes_per_trigger is None:
+        is_limited = bool(self._options.max_offsets_per_trigger or self._options.max_bytes_per_trigger)
+        if is_limited and not self._has_read_limits:
+            log.warning(
+                "rocketmq: this Spark runs one micro-batch for availableNow, which ends at the limit of this query; "
+                "leave maxOffsetsPerTrigger and maxBytesPerTrigger out there"
+            )
+        elif not is_limited and self._has_read_limits:
             log.warning(
                 "rocketmq: maxOffsetsPerTrigger and maxBytesPerTrigger are not set; micro-batches are 1 GiB at most"
             )
@@ -370,7 +407,7 @@ class PublishedLog(DataSource):
         return StructType([StructField(name, kind, nullable=False) for name, kind in columns])
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return PublishedLogReader(dict(self.options))
+        return for_this_spark(PublishedLogReader(dict(self.options)))
 
 
 class LogSlice(InputPartition):
@@ -406,7 +443,7 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"position": self._start}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadAllAvailable()
+        return read_limit(None)
 
     def prepareForTriggerAvailableNow(self) -> None:
         with as_user_errors():

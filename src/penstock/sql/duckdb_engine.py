@@ -92,7 +92,6 @@ class SqlSession:
             self._add_messages(view.name, self.views.scan_of_key(view))
         with self._as_sentences(query):
             statements = self._database.extract_statements(query)
-        self.views.refresh()
         for statement in statements:
             with self._as_sentences(query):
                 self._add_views(statement.query)
@@ -114,6 +113,8 @@ class SqlSession:
             named = self._database.get_table_names(statement)
         except duckdb.Error:  # PIVOT becomes several statements
             named = {name for name in self.views.names if name.lower() in statement.lower()}
+        if not named:
+            self.views.refresh()
         for name in named or self.views.names:
             try:
                 view = self.views.find(name)

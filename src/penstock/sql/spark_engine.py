@@ -70,14 +70,14 @@ class SparkSqlSession:
     def _messages(self, scanned: ScanOptions, columns: Collection[str]) -> DataFrame:
         """Returns the messages of a view, with some of the columns."""
         from pyspark.sql.functions import expr
-        from pyspark.sql.pandas.types import to_arrow_schema
 
         from penstock.pipeline.source import spark_schema
+        from penstock.pipeline.spark_versions import arrow_schema
 
         options = replace(scanned.source_options(), mode="DROPMALFORMED")
         names = [name for name in ROW_SCHEMA.names if name in columns] or ["queue_id"]
         schema = spark_schema(names, options)
-        shape, arrow = RowShape.of(options, names), to_arrow_schema(schema, timezone="UTC")
+        shape, arrow = RowShape.of(options, names), arrow_schema(schema)
 
         def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
             return shape.batches(task, arrow)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import BadQuery
+from penstock.errors import BadQuery, BadSettings
 from penstock.pipeline.scan import SCAN_SCHEMA, ScanOptions, find_topic, open_stores
 
 LOG: Final = "log"
@@ -118,7 +118,15 @@ class Views:
 
     def find(self, name: str) -> str:
         """Returns the view that a query calls `name`, in any case. Raises BadSettings if there is none."""
-        return name.lower() if name.lower() in FIXED else find_topic(name, self.names)
+        return name.lower() if name.lower() in FIXED else self._find_topic(name)
+
+    def _find_topic(self, name: str) -> str:
+        """Reads the list of topics again only for a topic that is not in it: that takes longer than a short query."""
+        try:
+            return find_topic(name, self.topics)
+        except BadSettings:
+            self.refresh()
+        return find_topic(name, self.names)
 
     def scan_of(self, name: str) -> ScanOptions:
         """Returns what the view of a topic, or `log`, reads."""
@@ -126,7 +134,7 @@ class Views:
 
     def scan_of_key(self, view: KeyView) -> ScanOptions:
         """Returns what a call of `by_key` reads. Raises BadSettings if there is no such topic."""
-        topic = find_topic(view.topic, self.topics)
+        topic = self._find_topic(view.topic)
         return msgspec.structs.replace(self._options, topics=(topic,), keys=(view.key,))
 
     def table_of(self, name: str) -> pa.Table:

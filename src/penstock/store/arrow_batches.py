@@ -1,8 +1,8 @@
-"""Arrow record batches: reads pages of a queue or of the log, and puts batches of rows. Needs pyarrow.
+"""Reads pages of a queue or of the log as Arrow record batches. Needs pyarrow.
 
 A page ends at the end of a log file or queue file at the latest. A record is skipped if it is damaged, or if its header
-does not name the queue and queue offset of its unit; the page continues after it. A batch to put is planned and checked
-as a whole, then appended. `ArrowReader` keeps no state between pages. It works on an open store or on a read-only view.
+does not name the queue and queue offset of its unit; the page continues after it. `ArrowReader` keeps no state between
+pages. It works on an open store or on a read-only view.
 """
 
 from __future__ import annotations
@@ -13,25 +13,18 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import BadMessage
 from penstock.format import kernels
-from penstock.format.arrow_puts import PutBatch
 from penstock.format.arrow_rows import rows_to_batch
 from penstock.format.constants import MIN_RECORD_SIZE
-from penstock.format.hosts import encode_host
 from penstock.format.kernel_row_types import ROW, Reason
 from penstock.format.kernels import Buffer, Ints, Longs, Rows
-from penstock.format.put_table import PutLimits, PutRows, RowRefused, plan_puts
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.scan import next_valid
-from penstock.store.encode_message import PutRefused, prepare
-from penstock.store.message import ArrowPage, ArrowResult, GetStatus, LogPage, Message, Page, PutStatus
+from penstock.store.message import ArrowPage, GetStatus, LogPage, Page
 
 if TYPE_CHECKING:  # a reader of files in a worker needs no store
-    from penstock.store.append import PutPath
     from penstock.store.consume_queue import ReadableQueue
     from penstock.store.mapped_file import MappedFile
-    from penstock.store.settings import Settings
 
 _MIN_UNITS_EXAMINED: Final = 800
 _MAX_BYTES: Final = 512 << 20  # column offsets have 32 bits, and text can grow to three times its size
@@ -216,71 +209,3 @@ class ArrowReader:
             next_record = next_valid(data, base, start + 1, stop)
             reached = stop if next_record < 0 else next_record
         return rows, reached
-
-
-def put_batch(put_path: PutPath, settings: Settings, batch: pa.RecordBatch) -> ArrowResult:
-    """Stores all rows; see `MessageStore.put_arrow`."""
-    if not isinstance(batch, pa.RecordBatch):
-        raise TypeError(f"a pyarrow.RecordBatch is needed, not {type(batch).__name__}")
-    return put_path.put_rows(lambda: _plan_or_refuse(batch, settings))
-
-
-def check_batch(batch: pa.RecordBatch, settings: Settings) -> None:
-    """Raises RowRefused if a put would refuse the batch. It has the reason and the row number; -1: the whole batch."""
-    try:
-        _plan(batch, settings)
-    except _BatchRefused as refused:
-        raise RowRefused(refused.number, refused.reason) from None
-
-
-class _BatchRefused(Exception):
-    """A batch is refused because of row `number`; -1 means as a whole."""
-
-    def __init__(self, number: int, status: PutStatus, reason: str) -> None:
-        super().__init__(reason)
-        self.number, self.status, self.reason = number, status, reason
-
-
-def _plan_or_refuse(batch: pa.RecordBatch, settings: Settings) -> PutRows:
-    try:
-        return _plan(batch, settings)
-    except _BatchRefused as refused:
-        reason = refused.reason if refused.number < 0 else f"row {refused.number}: {refused.reason}"
-        raise PutRefused(refused.status, reason) from None
-
-
-def _plan(batch: pa.RecordBatch, settings: Settings) -> PutRows:
-    limits = PutLimits(
-        settings.max_message_size,
-        settings.max_record_size,
-        len(settings.delay_levels),
-        encode_host(Message("", b"").born_host),
-        encode_host(settings.store_host),
-        settings.enabled_append_prop_crc,
-    )
-    try:
-        columns = PutBatch(batch)
-        return plan_puts(columns.columns(), limits)
-    except (BadMessage, ValueError) as error:
-        raise _BatchRefused(-1, PutStatus.MESSAGE_ILLEGAL, str(error)) from None
-    except RowRefused as refused:
-        why = _explain(columns, refused, settings)
-        raise _BatchRefused(refused.number, why.status, why.reason) from None
-
-
-def _explain(columns: PutBatch, refused: RowRefused, settings: Settings) -> PutRefused:
-    """Returns the refusal that a put of the refused row alone would get."""
-    if refused.reason:
-        return PutRefused(PutStatus.MESSAGE_ILLEGAL, refused.reason)
-    try:
-        prepare(
-            Message(**columns.fields(refused.number)),
-            store_host=settings.store_host,
-            max_message_size=settings.max_message_size,
-            max_record_size=settings.max_record_size,
-            delay_levels=len(settings.delay_levels),
-            has_record_crc=settings.enabled_append_prop_crc,
-        )
-    except PutRefused as why:
-        return why
-    raise AssertionError(f"row {refused.number} was refused, but a put accepts it")

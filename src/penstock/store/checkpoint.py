@@ -1,4 +1,4 @@
-"""The file `checkpoint`: the store times up to which log, queues and index are on disk.
+"""The file `checkpoint`: the store times up to which log, queues and index are on disk, and what consumers saw.
 
 The thread that syncs the log sets the log's time. The thread that syncs queues and index sets their times. `write` puts
 all three into the file and syncs it. A missing file, or one of a wrong size, counts as all zero: recovery then only
@@ -41,6 +41,12 @@ class CheckpointFile:
 
     def set_index(self, timestamp: int) -> None:
         self._set(index=timestamp)
+
+    def set_confirmed(self, offset: int) -> None:
+        """Sets the physical offset up to which consumers may have seen the log; 0: that is not known."""
+        with self._gate:
+            if offset != self.value.confirmed:
+                self.value = self.value.with_confirmed(offset)
 
     def restart(self, timestamp: int, *, log_only: bool = False) -> None:
         """Resets the times after recovery. `timestamp` is the store time of the log's newest record, in ms.

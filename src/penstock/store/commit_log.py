@@ -87,6 +87,8 @@ class CommitLog:
         self._lock = threading.Lock()
         self._locked_at = 0.0
         self._stopped = False
+        self._begin_epoch: Callable[[int], object] | None = None
+        """Notes the epoch of the present role before its first append; None once that is done, or not needed."""
         self._pages_needed_at = 0
         self._grows = settings.log_grows
         self._busy_after = settings.os_page_cache_busy_time_out_mills / 1000
@@ -131,13 +133,39 @@ class CommitLog:
             self.appender.is_open = self._is_open
             self._lock.release()
 
+    def reopen(self) -> None:
+        """Opens or closes the fast path again, because what decides that has changed."""
+        self.set_open(self._is_writable)
+
     @property
     def role(self) -> Role:
         return self.watermarks.role
 
     @property
     def _is_open(self) -> bool:
-        return self._is_writable and self.role.accepts_puts
+        accepts = self.role.accepts_puts and self.watermarks.has_enough_replicas
+        return self._is_writable and accepts and self._begin_epoch is None
+
+    def begin_epoch_with(self, begin: Callable[[int], object] | None) -> None:
+        """Calls `begin` with the log's end before the next append, inside `exclusive`; the fast path waits for that.
+
+        `begin` may raise StoreFailed; then the append is refused, and the next one tries again. None: nothing to begin.
+        """
+        self._begin_epoch = begin
+
+    def begin_epoch(self) -> None:
+        """Begins the epoch now, if that is not done yet, inside `exclusive`. Raises StoreFailed."""
+        if self._begin_epoch is not None:
+            self._begin_epoch(self.queue.wrote_offset)
+            self._begin_epoch = None
+
+    def _check_and_begin(self) -> None:
+        """Checks that this log takes messages, and begins its epoch before the first one. Raises PutRefused."""
+        self.check_accepts_puts()
+        try:
+            self.begin_epoch()
+        except StoreFailed as error:
+            raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, f"the store takes no messages: {error}") from None
 
     def change_role(self, role: Role) -> None:
         """Exchanges the role, inside `exclusive`. The caller then calls `Watermarks.role_changed` outside."""
@@ -160,7 +188,7 @@ class CommitLog:
     def on_visible(self, wake: Callable[[], object]) -> None:
         """Calls `wake` when there are new visible records, if the dispatch thread is asleep: see `set_follower_asleep`.
 
-        Under SYNC_FLUSH that is after a sync, else after each append.
+        Under SYNC_FLUSH that is after a sync, with a sync set after a report of a replica, else after each append.
         """
         self._wake_follower = wake
         self.watermarks.on_advance(self.wake_follower)
@@ -172,7 +200,8 @@ class CommitLog:
     def set_follower_asleep(self, is_asleep: bool) -> None:
         """Sets whether the dispatch thread sleeps, so that the next visible records wake it."""
         self._is_follower_asleep = is_asleep
-        self.appender.is_follower_asleep = is_asleep and not self.watermarks.needs.flushed
+        waits = self.watermarks.needs.flushed or self.watermarks.is_limited
+        self.appender.is_follower_asleep = is_asleep and not waits
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -209,7 +238,7 @@ class CommitLog:
 
     @property
     def confirmed_offset(self) -> int:
-        """Physical offset up to which consumers may see records: the visible watermark."""
+        """Physical offset up to which consumers may see records: the visible watermark. Slaves may have more."""
         return self.watermarks.visible
 
     def roll_next(self, offset: int) -> int:
@@ -253,11 +282,21 @@ class CommitLog:
         finally:
             self._lock.release()
 
-    def check_accepts_puts(self) -> None:
+    def check_is_master(self) -> None:
         """Raises PutRefused in a slave."""
         if not self.role.accepts_puts:
             raise PutRefused(
                 PutStatus.SERVICE_NOT_AVAILABLE, "this is a slave, which takes no messages; send to its master"
+            )
+
+    def check_accepts_puts(self) -> None:
+        """Raises PutRefused in a slave, and in a master whose sync set has fewer than minInSyncReplicas replicas."""
+        self.check_is_master()
+        if not self.watermarks.has_enough_replicas:
+            raise PutRefused(
+                PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH,
+                f"only {len(self.watermarks.required or ()) + 1} replicas are in sync, and minInSyncReplicas asks for "
+                f"{self._settings.min_in_sync_replicas}; send to another broker, or wait until a slave has caught up",
             )
 
     def restart_queues(self, select: Callable[[], Iterable[tuple[str, int]]], note: Callable[[int], None]) -> None:
@@ -279,7 +318,7 @@ class CommitLog:
         """
         total = sum(message.size for message in messages)
         with self.exclusive(at_once=at_once):
-            self.check_accepts_puts()
+            self._check_and_begin()
             file = self._file_for(total, at_once=at_once)
             now = self._clock()
             results = self._encode(file, messages, now)
@@ -301,7 +340,7 @@ class CommitLog:
         """
         done, failure = 0, ""
         with self.exclusive():
-            self.check_accepts_puts()
+            self._check_and_begin()
             now = self._clock()
             next_offsets = np.array([self.next_offset(*queue) for queue in batch.queues], np.int64)
             while done < len(batch) and not failure:
@@ -318,16 +357,22 @@ class CommitLog:
         self.appender.page_need()
         return done, now, failure
 
-    def append_bytes(self, offset: int, data: memoryview, *, whole: bool, newest: int) -> None:
+    def append_bytes(self, offset: int, data: memoryview, *, whole: bool, newest: int, epoch: int) -> None:
         """Appends bytes of a master's log, which must lie within one file. An empty log starts at `offset`.
 
-        `whole` says that `data` holds whole records; then `newest` is the store time of the last one. Raises
-        StoreFailed, or PutRefused after `stop_appends` and if this is no slave.
+        `whole` says that `data` holds whole records; then `newest` is the store time of the last one. `epoch` is that
+        of the role under which the bytes were received. Raises StoreFailed, or PutRefused after `stop_appends`, if this
+        is no slave, and if its role has another epoch.
         """
         assert self._allocator is not None, "the log was not started"
         with self.exclusive():
             if not self.role.takes_replica_bytes:
                 raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, f"this is no slave any more, but {self.role}")
+            if epoch != self.role.epoch:
+                raise PutRefused(
+                    PutStatus.SERVICE_NOT_AVAILABLE,
+                    f"these bytes were received in epoch {epoch}, and this slave is in epoch {self.role.epoch}",
+                )
             file = self.queue.writable(offset, self._allocator.allocate)
             self._reserve(file, len(data))
             bulk = len(data) >= _MIN_BULK_WRITE and file.buffer is None

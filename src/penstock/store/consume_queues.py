@@ -33,6 +33,11 @@ class ConsumeQueues:
         self.file_size = file_size
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
 
+    @property
+    def table(self) -> dict[tuple[str, int], ConsumeQueue]:
+        """All queues by topic and queue id; one dict for all time."""
+        return self._queues
+
     def find_all(self) -> list[ConsumeQueue]:
         """Adds and returns the queues that have a folder; does not load them. Ignores names that are not a queue id.
 

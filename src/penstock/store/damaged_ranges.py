@@ -177,6 +177,12 @@ class Quarantine:
             self._io.replace_bytes(path, data)
         return path
 
+    def make_folder(self, name: str) -> Path:
+        """Creates a folder for several copies, whose names then begin with its name. Returns its path."""
+        folder = self._free(self._own_folder() / name)
+        self._io.make_folder(folder)
+        return folder
+
     def move_in(self, path: Path) -> Path:
         """Moves a file or a folder into the quarantine. Returns its new path. Raises StoreFailed."""
         target = self.target_for(path)

@@ -5,7 +5,8 @@ result is a plain value (`DerivedPiece`), so it may come from another thread or 
 
 - `Dispatcher` derives what was appended, and puts it into queues and index (inline dispatch, recovery)
 - `DerivePrefetch` derives ahead on a second thread, for a long recovery
-- `scan` derives ranges of the log in workers, for external dispatch; `ScannedPieces` feeds them to a dispatcher
+- `scan` derives ranges of the log in workers, for external dispatch; `external_dispatch.packed_pieces` makes them small
+  for the way to the driver, and `ScannedPieces` feeds them to a dispatcher
 - `store/rebuild` derives ranges with every check, CRC included (`rebuild/ranges.py`)
 - `store/audit` derives what a walk has checked, and compares it with queues and index (`audit/ranges.py`)
 
@@ -22,13 +23,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-import msgspec
 import numpy as np
 
 from penstock.format import kernels
 from penstock.format.damage_placeholder import is_placeholder
 from penstock.format.kernel_row_types import Reason
-from penstock.format.msgspec_warm_up import prepared
 from penstock.format.scan import next_valid
 from penstock.store.readonly.view import FilesView
 from penstock.store.record_reader import max_queue_offset
@@ -39,19 +38,6 @@ NO_LIMIT: Final = 2**40
 """For `slack` and `max_runs` of a RangeBuilder."""
 KEY: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("time", "<i8")])
 """A key in the key table of a RangeBuilder: its hash, and the physical offset and store time of its record."""
-
-
-class _Encoded(NamedTuple):
-    """A DerivedPiece as it is encoded: topics are bytes."""
-
-    start: int
-    stop: int
-    reached: int
-    reason: int
-    newest: int
-    queues: list[tuple[bytes, int, list[kernels.UnitRun], memoryview]]
-    keys: memoryview
-    placeholders: list[tuple[int, int]]
 
 
 class Keys(NamedTuple):
@@ -87,16 +73,6 @@ class DerivedPiece(NamedTuple):
     """The key table: an array of KEY, in log order."""
     placeholders: list[tuple[int, int]]
     """Offset and size of each placeholder."""
-
-    def encode(self) -> bytes:
-        queues = [(topic.encode("utf-8", "surrogateescape"), *part) for topic, *part in self.queues]
-        return msgspec.msgpack.encode(self._replace(queues=queues))  # type: ignore[arg-type]
-
-    @classmethod
-    def decode(cls, data: bytes) -> DerivedPiece:
-        encoded = msgspec.msgpack.decode(data, type=prepared(_Encoded))
-        named = [(topic.decode("utf-8", "surrogateescape"), *part) for topic, *part in encoded.queues]
-        return cls(*encoded._replace(queues=named))  # type: ignore[arg-type]
 
 
 class DeriveSource(Protocol):

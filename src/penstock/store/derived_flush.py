@@ -35,6 +35,7 @@ class DerivedFlusher(Worker):
     ) -> None:
         settings = engine.settings
         super().__init__("penstock-derived-flush", settings.flush_interval_consume_queue / 1000)
+        self._engine = engine
         self._derived = engine.derived
         self._checkpoint = checkpoint
         self._notes = notes
@@ -82,6 +83,8 @@ class DerivedFlusher(Worker):
         if thorough:
             self._checkpoint.set_queues(dispatched)
         if thorough or indexed:
+            if self._engine.epochs.entries:  # else the bytes may be RocketMQ 5's
+                self._checkpoint.set_confirmed(self._engine.log.watermarks.confirmed)
             self._checkpoint.write()
 
 

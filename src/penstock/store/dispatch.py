@@ -21,6 +21,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,16 @@ _RETRY_SECONDS = 0.1
 _REST_SECONDS = 0.001
 Arrived = Callable[[str, int, int, npt.NDArray[np.int64]], None]
 """Takes topic, queue id, the queue's new max offset, and the tags codes of the new messages."""
+
+
+class DispatchLag(NamedTuple):
+    """How far dispatch is behind the log."""
+
+    behind_bytes: int
+    behind_ms: int = 0
+    """The age of the oldest message that is not visible yet. Only external dispatch measures it."""
+    problem: str = ""
+    """Why messages do not reach their queues, and what to do, as a sentence; empty if they do."""
 
 
 class Dispatcher:
@@ -235,6 +246,10 @@ class Dispatcher:
     def behind(self) -> int:
         """The dispatch lag: bytes of the confirmed log that are not dispatched yet."""
         return self._log.confirmed_offset - self.position
+
+    def lag(self) -> DispatchLag:
+        """Returns how far dispatch is behind. Does not wait for a disk. Any thread may call it."""
+        return DispatchLag(max(self.behind, 0))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

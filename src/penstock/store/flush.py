@@ -68,6 +68,7 @@ class LogSyncer:
             if self._is_stopped:
                 return
             started = time.monotonic()
+            self._watermarks.sync_began(started)
             try:
                 end = self._queue.max_offset
                 moved = self._queue.flush(least_pages)
@@ -80,6 +81,8 @@ class LogSyncer:
                 self._failed(failure)
                 self._watermarks.fail(failure)
                 raise FlushFailed(failure) from error
+            finally:
+                self._watermarks.sync_began(None)
             took = time.monotonic() - started
         if took > SLOW_SYNC_SECONDS:
             log.warning("%s: slow flush, %.0f ms", self._queue.folder, took * 1000)

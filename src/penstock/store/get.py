@@ -112,6 +112,16 @@ class PageGetter:
         finally:
             units.release()
 
+    def pages_of(self, topic: str, queue_id: int, only_flushed: bool) -> kernels.QueuePages | None:
+        """Returns what reads the usual pages of a queue in one step; None if there is no such queue, or no such step.
+
+        With `only_flushed` the pages have records on disk only.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not self._tries_at_once:
+            return None
+        return kernels.QueuePages(self._pages, self._queues.table, queue, self._log.queue, only_flushed)
+
     @staticmethod
     def _outside(offset: int, lowest: int, highest: int) -> tuple[GetStatus, int]:
         if highest == 0:

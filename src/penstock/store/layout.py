@@ -12,13 +12,15 @@ from __future__ import annotations
 import contextlib
 import resource
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from penstock.errors import BadStore
 from penstock.store.file_io import Files
-from penstock.store.settings import Settings
+
+if TYPE_CHECKING:  # a worker that reads files needs no settings
+    from penstock.store.settings import Settings
 
 
 def path_below(folder: Path, *names: str | int) -> Path:
@@ -65,6 +67,10 @@ class Layout(msgspec.Struct, frozen=True):
         return self.root / "abort"
 
     @property
+    def epochs(self) -> Path:
+        return self.root / "epochFileCheckpoint"
+
+    @property
     def lock(self) -> Path:
         return self.root / "lock"
 
@@ -99,6 +105,18 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def deleted_topics(self) -> Path:
         return self.root / "penstock" / "deleted_topics.json"
+
+    @property
+    def replica(self) -> Path:
+        return self.root / "penstock" / "replica.json"
+
+    @property
+    def cut(self) -> Path:
+        return self.root / "penstock" / "cut.json"
+
+    @property
+    def failover(self) -> Path:
+        return self.root / "penstock" / "failover.json"
 
     @property
     def walked(self) -> Path:

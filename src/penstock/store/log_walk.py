@@ -30,7 +30,7 @@ from penstock.store.layout import Layout
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import MappedFileQueue, is_missing_file
 
-_PIECE = 64 << 20
+_PIECE = 16 << 20
 """Bytes walked between two progress reports."""
 _MIN_FOR_THREADS = 64 << 20
 _MAX_THREADS = 4
@@ -86,8 +86,13 @@ class FileWalk(NamedTuple):
     """The bytes after `end`, which are not a record; None if the walk reached its stop."""
 
 
-def walk_range(file: MappedFile, start: int, stop: int, check_crc: bool, doubt: Doubt, count: Count) -> FileWalk:
-    """Walks the records of a file that begin in [start, stop). Calls `count` with the number of bytes just walked."""
+def walk_range(
+    file: MappedFile, start: int, stop: int, check_crc: bool, doubt: Doubt, count: Count, *, lets_go: bool = False
+) -> FileWalk:
+    """Walks the records of a file that begin in [start, stop). Calls `count` with the number of bytes just walked.
+
+    `lets_go`: the map is unchanged so far, and what was walked takes no memory if the map is private.
+    """
     base, position, end, newest = file.from_offset, start, start, 0
     damage: list[DamagedRange] = []
     broken: tuple[int, str] | None = None
@@ -105,14 +110,28 @@ def walk_range(file: MappedFile, start: int, stop: int, check_crc: bool, doubt: 
             end = reached
         newest = timestamp or newest
         count(reached - position)
+        if lets_go:
+            file.map.let_go(position, reached)
         position = reached
         if code not in (Reason.BLANK, Reason.STOP):
             broken = broken or (position, MISSING if is_missing_file(file) else Reason(code).name)
-            following = next_valid(file.map.view, base, position + 1, stop, file.map.written_ranges)
-            after = stop if following < 0 else following
+            after = _next_begin(file, position + 1, stop, lets_go)
             count(after - position)
             position = after
     return FileWalk(end, newest, damage, None if broken is None else _range(base, broken, stop))
+
+
+def _next_begin(file: MappedFile, position: int, stop: int, lets_go: bool) -> int:
+    """Returns the first position in [position, stop) where a valid record or filler begins; `stop` if there is none."""
+    while position < stop:
+        end = min(position + _PIECE, stop)
+        found = next_valid(file.map.view, file.from_offset, position, end, file.map.written_ranges)
+        if found >= 0:
+            return found
+        if lets_go:
+            file.map.let_go(position, end)
+        position = end
+    return stop
 
 
 def _range(base: int, broken: tuple[int, str], end: int) -> DamagedRange:
@@ -126,7 +145,7 @@ def walk_files(
     result = begun or Walked(files[0].from_offset, files[0].from_offset, 0)
 
     def walk(file: MappedFile) -> FileWalk:
-        return walk_range(file, 0, file.size, check_crc, doubt, count)
+        return walk_range(file, 0, file.size, check_crc, doubt, count, lets_go=True)
 
     if sum(file.size for file in files) < _MIN_FOR_THREADS:
         for file in files:

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from penstock.clock import now_ms
-from penstock.errors import BadSettings, BadStore, StoreFailed, disk_refused
+from penstock.errors import BadStore, StoreFailed, disk_refused
 from penstock.format.kernels import Longs
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import Record
@@ -36,7 +36,6 @@ from penstock.store.damaged_ranges import MayExceed, never_exceed
 from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.encode_message import PutRefused
 from penstock.store.external_dispatch.append_only_start import AppendOnlyStart
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.file_io import Files, NotResident
@@ -72,11 +71,13 @@ from penstock.store.retention.explain import Outlook
 from penstock.store.retention.policy import GroupOffsets
 from penstock.store.retention.topics import TopicCleaner
 from penstock.store.role import Role
+from penstock.store.role_changes import RoleChanges, enter_first_epoch, limit_to_confirmed
 from penstock.store.running_flags import StoreFault
 from penstock.store.settings import Settings
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.store_parts import Engine, only_appends
+from penstock.store.tail_cut import carry_out_cut
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,8 +103,9 @@ class MessageStore:
         self.queues, self.index = engine.queues, engine.index
         self.statistics = Statistics(clock(), self.log.appender)
         self.watermarks = self.log.watermarks
-        self.replica_log: ReplicaLog | None = None
-        """Appends the bytes of the master's log; None unless this is a slave."""
+        self.epochs = engine.epochs
+        self._roles: RoleChanges | None = None
+        """None if the store was opened read-only."""
         self.retention: Retention | None = None
         """None if the store was opened read-only."""
         proof = RecordProof(self.log, self.queues, self.dispatcher)
@@ -144,13 +146,15 @@ class MessageStore:
         locks: HeldLocks = NO_LOCKS,
         progress: Callable[[Progress], object] = lambda progress: None,
         may_exceed: MayExceed = never_exceed,
+        in_sync_set: bool = False,
     ) -> Self:
         """Opens the store in the folder `path` (default: storePathRootDir); creates the folder if it is missing.
 
         The store takes over the `locks` that the caller already holds, and releases them when it closes. Recovery calls
         `progress` from one thread at a time. It calls `may_exceed` before the quarantine grows past quarantineMaxBytes.
-        If recovery fails while it changes files, the next open resumes it. Raises StoreInUse, BadStore, BadSettings or
-        StoreFailed.
+        If recovery fails while it changes files, the next open resumes it. `in_sync_set` is for a slave of a sync set:
+        it shows only what is known to be confirmed, because its tail may be cut. Raises StoreInUse, BadStore,
+        BadSettings or StoreFailed.
         """
         settings = settings or Settings()
         root = Path(path or settings.store_path_root_dir)
@@ -162,7 +166,7 @@ class MessageStore:
         store = cls(root, settings, files or (OverlayFiles() if read_only else Files()), clock)
         store._lock = locks.store
         try:
-            store._start(progress, may_exceed, locks.job)
+            store._start(progress, may_exceed, locks.job, in_sync_set)
         except BaseException as error:
             store._release()
             if isinstance(error, OSError):
@@ -170,15 +174,27 @@ class MessageStore:
             raise
         return store
 
-    def _start(self, progress: Callable[[Progress], object], may_exceed: MayExceed, job_lock: StoreLock | None) -> None:
+    def _start(
+        self,
+        progress: Callable[[Progress], object],
+        may_exceed: MayExceed,
+        job_lock: StoreLock | None,
+        in_sync_set: bool,
+    ) -> None:
         files, layout, log_file = self.engine.io, self.layout, self.settings.mapped_file_size_commit_log
         if not files.read_only:
             self._lock = self._lock or files.lock(layout.lock)
             refuse_other_engines(files, layout)
             for note in self.settings.notes():
                 log.warning("%s", note)
-        taken_back = "" if files.read_only else resolve_pending_batch(files, layout, log_file)
+        notes: list[str] = []
+        if not files.read_only:
+            notes.append(carry_out_cut(files, layout, self.epochs, log_file, self.engine.clock))
+            notes.append(resolve_pending_batch(files, layout, log_file))
         self._checkpoint.load()
+        if not files.read_only:
+            self.epochs.load()
+            limit_to_confirmed(self.engine, self._checkpoint.value.confirmed, in_sync_set)
         if files.is_folder(layout.abort):
             raise BadStore("this must be a file, and it is a folder; move it elsewhere", path=layout.abort)
         clean = not files.exists(layout.abort)
@@ -197,12 +213,12 @@ class MessageStore:
             if clean:
                 files.replace_bytes(layout.abort, b"")
             self.report = start.apply()
-        if taken_back:
-            self.report.notes.insert(0, taken_back)
+        self.report.notes[:0] = filter(None, notes)
         for note in self.report.notes:
             log.warning("%s", note)
         if files.read_only:
             return
+        enter_first_epoch(self.engine)
         drop_batches_beyond(files, layout, self.report.log_end)
         self._checkpoint.restart(self.log.newest_timestamp, log_only=self.engine.only_appends)
         self._checkpoint.write()
@@ -223,7 +239,7 @@ class MessageStore:
         self._put_path = PutPath(engine, self.statistics)
         self.put = self._put_path.put  # type: ignore[assignment, method-assign]  # a call less for each message
         self._threads.start()
-        self._on_role(self._put_path)
+        self._roles = RoleChanges(engine, self._topics, self._put_path, self._threads, self.flush)
 
     def _fail(self, reason: str) -> None:
         """Makes the store refuse puts until a restart runs recovery."""
@@ -326,7 +342,7 @@ class MessageStore:
         atomically; one that is larger than a log file is split at file boundaries, and each part is atomic.
         """
         with needing_pyarrow():
-            from penstock.store.arrow_batches import put_batch
+            from penstock.store.arrow_puts import put_batch
         return put_batch(self._writer(), self.settings, batch)
 
     def _writer(self) -> PutPath:
@@ -363,49 +379,36 @@ class MessageStore:
         self.watermarks.on_role_change(changed)
 
     def change_role(self, role: Role) -> None:
-        """Exchanges the role of an open store. Its epoch must be higher than the present one.
+        """Exchanges the role of an open store. Its epoch must be higher than all that this store knows.
 
         Puts that are being appended end under the former role. A put that still waits for a slave gets
-        SLAVE_NOT_AVAILABLE. A slave must have stopped to follow its master: it flushes and dispatches what it has, then
-        continues its queues; its `replica_log` refuses bytes from then on. A master that becomes a slave gets a new
-        one. Raises BadSettings, or StoreFailed; then the role is unchanged.
+        FLUSH_SLAVE_TIMEOUT. A slave must have stopped to follow its master: it flushes and dispatches what it has, then
+        continues its queues; its `replica_log` refuses bytes from then on. The epoch of a master is on disk, with the
+        log's end as its start, before this returns. A master that becomes a slave gets a new `replica_log`. A set of
+        required replicas is empty afterwards. Raises BadSettings, or StoreFailed; then the role is unchanged.
         """
+        self.roles.change(role)
+
+    def require_replicas(self, replicas: frozenset[int] | None) -> None:
+        """Puts a set of required replicas into force: see `Watermarks.require`. minInSyncReplicas applies from now on.
+
+        `replicas` are the ids of the others; None ends the rule.
+        """
+        self.watermarks.require(replicas)
+        self.log.reopen()
+
+    @property
+    def replica_log(self) -> ReplicaLog | None:
+        """Appends the bytes of the master's log; None unless this is a slave."""
+        return None if self._roles is None else self._roles.replica_log
+
+    @property
+    def roles(self) -> RoleChanges:
+        """Changes the role, and begins and follows epochs. Raises StoreFailed if the store is closed or read-only."""
         self._check_open()
-        if role.takes_replica_bytes and self.engine.only_appends:
-            raise BadSettings("a store whose setting `dispatch` is external cannot become a slave; set dispatch=inline")
-        try:
-            while not self._try_change_role(role, self._writer()):
-                pass
-        except PutRefused as refused:
-            raise StoreFailed(refused.reason, path=self.layout.root) from None
-        log.info("the role is %s in epoch %d", role, role.epoch)
-        self.watermarks.role_changed()
-
-    def _try_change_role(self, role: Role, put_path: PutPath) -> bool:
-        """Exchanges the role; returns False if a slave has received bytes meanwhile, which must be dispatched first."""
-        takes_over = self.role.takes_replica_bytes and role.accepts_puts
-        if takes_over:
-            self.flush()
-            self.dispatcher.catch_up()
-        with self.dispatcher.paused(), self.log.exclusive():
-            if role.epoch <= self.role.epoch:
-                raise BadSettings(f"the epoch of the role must be above {self.role.epoch}, not {role.epoch}")
-            if takes_over:
-                if (position := self.dispatcher.position) < self.watermarks.appended:
-                    return False
-                self._topics.cut_to_log()
-                self.log.take_over(position, ((each.topic, each.queue_id, each.max_offset) for each in self.queues))
-            self.log.change_role(role)
-            self._on_role(put_path)
-        return True
-
-    def _on_role(self, put_path: PutPath) -> None:
-        """Adjusts the parts of the store to its role."""
-        self.replica_log = ReplicaLog(self.log) if self.role.takes_replica_bytes else None
-        self._topics.on_role()
-        put_path.on_role()
-        if any(self.watermarks.needs):
-            self._threads.add(self.watermarks.deadlines)
+        if self._roles is None:
+            raise self._read_only()
+        return self._roles
 
     # -- reading queues --------------------------------------------------------------------------------------
 
@@ -687,9 +690,9 @@ class MessageStore:
             return True
 
     def figures(self) -> Snapshot:
-        """Returns counters, rates, and the lag of flush and dispatch in bytes."""
+        """Returns counters, rates, and the lag of flush and dispatch."""
         return self.statistics.snapshot(
-            dispatch_behind=max(self.dispatcher.behind, 0),
+            dispatch=self.dispatcher.lag(),
             dispatch_skipped=self.dispatcher.skipped_bytes,
             flush_behind=max(self.watermarks.appended - self.watermarks.flushed, 0),
             put_lock_held=self.log.locked_for(),

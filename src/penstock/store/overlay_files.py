@@ -47,6 +47,15 @@ class MemoryMap(FileMap):
             os.close(descriptor)
 
 
+class _DiskMap(MemoryMap):
+    """A private map of a file on disk, which takes no memory for what was read and let go."""
+
+    def let_go(self, start: int, stop: int) -> None:
+        begin, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > begin:
+            self.memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
 class OverlayFiles(Files):
     """The disk, with every change kept in memory. Nothing on the disk is written, created, renamed or removed."""
 
@@ -117,7 +126,7 @@ class OverlayFiles(Files):
             copy = self.create_map(path, len(content))
             copy.view[:] = content
             return copy
-        return MemoryMap(path, copy_on_write(content), content)
+        return _DiskMap(path, copy_on_write(content), content)
 
     def replace_bytes(self, path: Path, data: bytes | memoryview, keep_backup: bool = False) -> None:
         self.make_folder(path.parent)

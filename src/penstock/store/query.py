@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple, Self, overload
+from typing import NamedTuple, Protocol, Self, overload
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.file_io import FileMap
 from penstock.store.index import Index, IndexFile
 from penstock.store.mapped_file import MappedFile
-from penstock.store.record_reader import RecordProof, RecordReader
+from penstock.store.record_reader import RecordProof
 from penstock.store.store_parts import Engine
 
 _DECODED_AT_ONCE = 256
@@ -263,13 +263,33 @@ class _HeldFiles:
             file.release()
 
 
+class TimedRecords(Protocol):
+    """Records of a log whose store times can be read: those of an open store, or of a `StoreTail`."""
+
+    def store_timestamp(self, offset: int) -> int:
+        """Returns the store time in ms of the record at `offset`; -1 if the log does not have it."""
+        ...
+
+
+class UnitQueue(Protocol):
+    """A queue whose units can be read one by one."""
+
+    @property
+    def min_offset(self) -> int: ...
+
+    @property
+    def max_offset(self) -> int: ...
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int]: ...
+
+
 class TimeSearch:
     """A search for queue offsets by store time."""
 
-    def __init__(self, records: RecordReader) -> None:
+    def __init__(self, records: TimedRecords) -> None:
         self._records = records
 
-    def find(self, queue: ConsumeQueue, timestamp: int, boundary: Boundary) -> int:
+    def find(self, queue: UnitQueue, timestamp: int, boundary: Boundary) -> int:
         lowest, highest = queue.min_offset, queue.max_offset
         if lowest >= highest:
             return highest
@@ -289,13 +309,13 @@ class TimeSearch:
         earlier = timestamp - self._time(queue, before)
         return after if later < earlier else before
 
-    def store_time(self, queue: ConsumeQueue, offset: int) -> int:
+    def store_time(self, queue: UnitQueue, offset: int) -> int:
         """Returns the store time in ms of the message at a queue offset; -1 if the message does not exist."""
         if not queue.min_offset <= offset < queue.max_offset:
             return -1
         return self._records.store_timestamp(queue.unit(offset)[0])
 
-    def _first_at_or_after(self, queue: ConsumeQueue, timestamp: int, low: int, high: int) -> int:
+    def _first_at_or_after(self, queue: UnitQueue, timestamp: int, low: int, high: int) -> int:
         end = high
         while low < high:
             middle = (low + high) // 2
@@ -306,18 +326,18 @@ class TimeSearch:
                 high = middle
         return self._readable_from(queue, low, end)
 
-    def _readable_from(self, queue: ConsumeQueue, place: int, high: int) -> int:
+    def _readable_from(self, queue: UnitQueue, place: int, high: int) -> int:
         while place < high and self._time(queue, place) < 0:
             place += 1
         return place
 
-    def _readable_before(self, queue: ConsumeQueue, place: int, low: int) -> int | None:
+    def _readable_before(self, queue: UnitQueue, place: int, low: int) -> int | None:
         for earlier in range(place - 1, low - 1, -1):
             if self._time(queue, earlier) >= 0:
                 return earlier
         return None
 
-    def _time(self, queue: ConsumeQueue, place: int) -> int:
+    def _time(self, queue: UnitQueue, place: int) -> int:
         """Returns the store time in ms of a unit's record; -1 if the unit points to no record in the log."""
         physical, size, _ = queue.unit(place)
         return -1 if size == NO_RECORD_SIZE else self._records.store_timestamp(physical)

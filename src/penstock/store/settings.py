@@ -272,6 +272,14 @@ class Settings:
         ),
     ] = False
     verify_crc_on_read: Annotated[bool, OURS("check the body of each message that is read")] = True
+    min_in_sync_replicas: Annotated[
+        int,
+        OURS(
+            "with a sync set in force, a master refuses messages while the set, itself included, has fewer replicas; "
+            "RocketMQ 5's name",
+            low=1,
+        ),
+    ] = 1
     quarantine_max_bytes: Annotated[
         int,
         OURS(

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.format import kernels
+from penstock.store.dispatch import DispatchLag
 from penstock.store.message import ArrowPage, GetStatus, Page, PutResult
 
 
@@ -95,6 +96,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     rates: list[StoreRates]
     """The rates over each of RATE_WINDOWS_S."""
     dispatch_behind_bytes: int
+    dispatch_behind_ms: int
+    """The age of the oldest message that external dispatch has not made visible yet."""
+    dispatch_problem: str
+    """Why messages do not reach their queues; empty if they do."""
     dispatch_skipped_bytes: int
     """Bytes of the log that dispatch skipped because they hold no valid record."""
     flush_behind_bytes: int
@@ -168,6 +173,10 @@ class Statistics:
             self._general_bytes += result.size
         self._puts.add(seconds)
 
+    def count_appended(self, count: int, seconds: float) -> None:
+        """Counts puts that took the fast path, `seconds` in all, and whose acks come later."""
+        self._puts.add(seconds / count, count)
+
     def count_rows(self, count: int, size: int, seconds: float) -> None:
         """Counts a stored Arrow batch of `count` rows and `size` bytes."""
         self._general_puts += count
@@ -194,6 +203,16 @@ class Statistics:
             self.got_bytes += len(page.data)
         else:
             self.get_missed += 1
+
+    def count_pages(self, pages: int, messages: int, size: int, seconds: float) -> None:
+        """Counts gets that found messages, and took `seconds` in all."""
+        if seconds <= pages * _QUICK_S:
+            self._quick_seconds += seconds
+        else:
+            self._slow_gets.add(seconds / pages, pages)
+        self.get_found += pages
+        self.got_messages += messages
+        self.got_bytes += size
 
     def count_arrow_page(self, page: ArrowPage, seconds: float) -> None:
         if seconds <= _QUICK_S:
@@ -225,7 +244,7 @@ class Statistics:
     def snapshot(
         self,
         *,
-        dispatch_behind: int,
+        dispatch: DispatchLag,
         dispatch_skipped: int,
         flush_behind: int,
         put_lock_held: float,
@@ -259,7 +278,9 @@ class Statistics:
             get_per_second=minute.gets,
             got_messages_per_second=minute.got_messages,
             rates=rates,
-            dispatch_behind_bytes=dispatch_behind,
+            dispatch_behind_bytes=dispatch.behind_bytes,
+            dispatch_behind_ms=dispatch.behind_ms,
+            dispatch_problem=dispatch.problem,
             dispatch_skipped_bytes=dispatch_skipped,
             flush_behind_bytes=flush_behind,
             put_lock_held_ms=put_lock_held * 1000,

@@ -14,6 +14,7 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
+from penstock.store.epochs import EpochFile
 from penstock.store.file_io import Files
 from penstock.store.index import Index
 from penstock.store.layout import Layout
@@ -39,6 +40,7 @@ class Engine:
     derived: DerivedFiles
     dispatcher: Dispatcher
     deleted_topics: DeletedTopics
+    epochs: EpochFile
 
     @classmethod
     def inline(
@@ -50,7 +52,8 @@ class Engine:
         derived = DerivedFiles.of(io, layout, settings, clock)
         dispatcher = Dispatcher(log, derived, settings.delay_levels, flags)
         deleted_topics = DeletedTopics(io, layout.deleted_topics)
-        return cls(io, layout, settings, clock, flags, log, derived, dispatcher, deleted_topics)
+        epochs = EpochFile(io, layout.epochs)
+        return cls(io, layout, settings, clock, flags, log, derived, dispatcher, deleted_topics, epochs)
 
     @property
     def queues(self) -> ConsumeQueues:

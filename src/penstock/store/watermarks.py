@@ -4,15 +4,26 @@ All four are physical offsets. They only grow, except when recovery truncates th
 
     appended      the end of the log; it moves with each append, and nobody is notified
     flushed       on disk; the thread that syncs the log moves it
-    replicated    acknowledged by a slave; the replication server moves it with `acknowledge`
-    visible       what is dispatched, read and sent to slaves: `flushed` under SYNC_FLUSH, else all readable records
+    replicated    acknowledged by replicas; the replication server moves it with `acknowledge`
+    visible       what is dispatched and read: `stored`, as far as the replicas that have to have it do
+
+`stored` is `flushed` under SYNC_FLUSH, else all readable records. Slaves are sent the log up to there.
+
+Without a set of required replicas any slave's ack counts, and what is stored is visible, as in RocketMQ. `require` puts
+a set into force: a put on a SYNC_MASTER then waits until every replica of the set has reported its record in the
+present epoch, and consumers see no record before that. The master itself is not named in the set, so the empty set is
+that of a master alone, whose puts wait for no replica. On a slave the master's `confirm` limits what is visible. What
+was visible once stays visible.
+
+A wait belongs to an epoch. A change of the role ends all waits for replicas before the role changes, forgets all
+reports, and leaves a set that is in force empty: a new master is alone. Reports of another epoch are ignored.
 
 `wait` and `wait_here` are the only ways to wait for the safety of a record. `Needs` says what a put waits for: the disk
 under SYNC_FLUSH, a slave on a SYNC_MASTER. A change of the role changes the needs of later records only. A wait ends
-with the status of its put: PUT_OK; FLUSH_DISK_TIMEOUT after syncFlushTimeout; FLUSH_SLAVE_TIMEOUT after slaveTimeout;
-SLAVE_NOT_AVAILABLE if no slave can acknowledge soon; UNKNOWN_ERROR if the log could not be synced. A put that waits for
-both ends once both are decided. A slave's status wins over FLUSH_DISK_TIMEOUT, as in RocketMQ, and UNKNOWN_ERROR wins
-over all.
+with the status of its put: PUT_OK; FLUSH_DISK_TIMEOUT after syncFlushTimeout; FLUSH_SLAVE_TIMEOUT after slaveTimeout or
+a change of the role; SLAVE_NOT_AVAILABLE if there is no set and no slave can acknowledge soon; UNKNOWN_ERROR if the log
+could not be synced. A put that waits for both ends once both are decided. A slave's status wins over
+FLUSH_DISK_TIMEOUT, as in RocketMQ, and UNKNOWN_ERROR wins over all.
 
 Waits wait in one queue per watermark, in log order, so one sync or one ack ends all waits up to its offset. They are
 handed to their sink in one call, on the thread that moved the watermark: an event loop is woken once for all of them.
@@ -45,6 +56,7 @@ from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.worker_thread import Listeners, Worker, noop
 
 T = TypeVar("T")
+_NO_LIMIT: Final = 2**63 - 1
 
 _RANKS: Final = {
     PutStatus.PUT_OK: 0,
@@ -144,11 +156,23 @@ class Watermarks:
         """The end of the log at the last change of the role; -1 if there was none."""
         self._slaves_before = False
         """Whether a put has had to wait for a slave under any role before the present one."""
-        self.replicated = 0
-        """Physical offset up to which at least one slave has the log, as in RocketMQ."""
+        self._required: frozenset[int] | None = None
+        """The replicas, without this one, that must have a record before it is acknowledged; None: any slave will do"""
+        self._min_in_sync = settings.min_in_sync_replicas
+        self._reports: dict[int, int] = {}
+        """By replica id, the physical offset up to which it has the log, by its reports in the present epoch."""
+        self._joined: set[int] = set()
+        """The replicas that are connected."""
+        self._replicated = 0
+        """Physical offset up to which puts count as replicated; _NO_LIMIT for a master that is alone in its set."""
+        self._limit = _NO_LIMIT
+        """Physical offset after which nothing is visible, however much is stored."""
+        self._failed: list[Waiter[Any]] = []
+        """Waits that a change of the role has ended and whose sinks are not called yet."""
         self.connected_slaves = 0
         self.failure: str | None = None
         """Why a sync of the log failed; None if none has. After a failure the log is never synced again."""
+        self._syncing_since: float | None = None
         self._gate = threading.Lock()
         self._disk = _Line(settings.sync_flush_timeout)
         self._slaves = _Line(settings.slave_timeout)
@@ -166,6 +190,8 @@ class Watermarks:
         """When the deadline thread wakes next, at the latest."""
         self.deadlines = DeadlineThread(self)
         """Ends overdue waits. The store starts it if its puts wait for anything."""
+        self._no_slave_since = ""
+        """Why puts of a former role were not acknowledged."""
         self._on_advance: Listeners[[]] = Listeners()
         self._on_slave_wait: Listeners[[]] = Listeners()
         self._on_role_change: Listeners[[Role]] = Listeners()
@@ -181,9 +207,45 @@ class Watermarks:
         return self._queue.flushed_where
 
     @property
-    def visible(self) -> int:
-        """Physical offset up to which consumers and slaves may see records."""
+    def stored(self) -> int:
+        """Physical offset up to which this replica has the log, as safely as flushDiskType says. Slaves may get it."""
         return self._queue.flushed_where if self._sync_flush else self._queue.max_offset
+
+    @property
+    def replicated(self) -> int:
+        """Physical offset up to which all required replicas have the log; without a set, at least one slave."""
+        return min(self._replicated, self.appended) if self._required is not None else self._replicated
+
+    @property
+    def visible(self) -> int:
+        """Physical offset up to which consumers may see records."""
+        stored, limit = self._queue.flushed_where if self._sync_flush else self._queue.max_offset, self._limit
+        return stored if stored < limit else limit
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether an append, or a sync, is not enough to make a record visible."""
+        return self._limit != _NO_LIMIT
+
+    @property
+    def confirmed(self) -> int:
+        """Physical offset up to which consumers may have seen the log, if replicas decide that; else 0."""
+        return self.visible if self.is_limited or self._required is not None else 0
+
+    @property
+    def required(self) -> frozenset[int] | None:
+        """The replicas that must have a record before it is acknowledged, without this one; None: any slave will do."""
+        return self._required
+
+    @property
+    def reports(self) -> dict[int, int]:
+        """By replica id, the physical offset that it reported last in the present epoch."""
+        return dict(self._reports)
+
+    @property
+    def has_enough_replicas(self) -> bool:
+        """Whether the set in force, with this replica, has minInSyncReplicas members. True without a set."""
+        return self._required is None or len(self._required) + 1 >= self._min_in_sync
 
     @property
     def epoch(self) -> int:
@@ -194,6 +256,11 @@ class Watermarks:
     def needs(self) -> Needs:
         """What a put waits for under the present role."""
         return Needs(self._sync_flush, self.role.waits_for_slave)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a put has to ask `wait` how it ends: under the present role, or because it may be older than it."""
+        return self._sync_flush or self.role.waits_for_slave or self._slaves_before
 
     # -- listeners -------------------------------------------------------------------------------------------
 
@@ -266,12 +333,14 @@ class Watermarks:
                 else:
                     waiter.note(PutStatus.UNKNOWN_ERROR, self._closed)
             is_old = end_offset <= self._changed_at
-            if (self._slaves_before if is_old else self.role.waits_for_slave) and self.replicated < end_offset:
-                awaits_slave = self._closed is None and not is_old and self._is_slave_near(end_offset)
+            if is_old and self._slaves_before:
+                waiter.note(PutStatus.FLUSH_SLAVE_TIMEOUT, self._no_slave_since)
+            elif not is_old and self.role.waits_for_slave and self._replicated < end_offset:
+                awaits_slave = self._closed is None and self._is_slave_near(end_offset)
                 if awaits_slave:
                     deadline = min(deadline, self._slaves.add(waiter))
                 else:
-                    waiter.note(PutStatus.SLAVE_NOT_AVAILABLE, self._no_slave_since if is_old else _NO_SLAVE)
+                    waiter.note(PutStatus.SLAVE_NOT_AVAILABLE, _NO_SLAVE)
             is_sooner = deadline < self._alarm
             if is_sooner:
                 self._alarm = deadline
@@ -283,8 +352,13 @@ class Watermarks:
         return is_over
 
     def _is_slave_near(self, end_offset: int) -> bool:
-        """Whether a slave is connected and the acks are less than haSlaveFallbehindMax bytes behind `end_offset`."""
-        return self.connected_slaves > 0 and end_offset - self.replicated < self._max_lag
+        """Whether a slave is connected and the acks are less than haSlaveFallbehindMax bytes behind `end_offset`.
+
+        A set is always waited for: the caller of `require` decides when a replica is not worth it any more.
+        """
+        if self._required is not None:
+            return True
+        return self.connected_slaves > 0 and end_offset - self._replicated < self._max_lag
 
     # -- leading ---------------------------------------------------------------------------------------------
 
@@ -340,27 +414,36 @@ class Watermarks:
 
     # -- changing the role -----------------------------------------------------------------------------------
 
+    def enter_epoch(self, epoch: int) -> None:
+        """Sets the epoch of the present role: at the start, and when a slave follows the master of a newer epoch."""
+        with self._gate:
+            self.role = Role(self.role.name, epoch)
+
     def change_role(self, role: Role) -> None:
-        """Exchanges the role. The caller holds the put lock, and calls `role_changed` when it has released it."""
+        """Ends all waits for slaves, then exchanges the role. An ack that comes later would be one to another master.
+
+        The caller holds the put lock, and calls `role_changed` when it has released it.
+        """
         with self._gate:
             self._slaves_before = self._slaves_before or self.role.waits_for_slave
-            self._changed_at = self.appended
+            self._changed_at, self._no_slave_since = self.appended, _no_slave_since(role)
+            former = self._slaves.pop_reached(inf)
+            self._failed += _end(former, PutStatus.FLUSH_SLAVE_TIMEOUT, self._no_slave_since)
+            self._reports.clear()
+            self._joined.clear()
+            stays_limited = role.takes_replica_bytes and (self.is_limited or self._required is not None)
+            self._limit = self.visible if stays_limited else _NO_LIMIT
+            self._required = None if self._required is None else frozenset()
+            self._replicated = 0 if self._required is None else _NO_LIMIT
             self.role = role
 
     def role_changed(self) -> None:
-        """Ends the waits for slaves that began under a former role, then calls the listeners.
-
-        An ack that comes later would be one to another master.
-        """
+        """Calls the sinks of the waits that the change of the role has ended, then the listeners."""
         with self._gate:
-            former = self._slaves.pop_reached(self._changed_at)
-            ended = _end(former, PutStatus.SLAVE_NOT_AVAILABLE, self._no_slave_since)
-        _deliver(ended)
+            failed, self._failed = self._failed, []
+        _deliver(failed)
+        self._on_advance.notify()
         self._on_role_change.notify(self.role)
-
-    @property
-    def _no_slave_since(self) -> str:
-        return f"stored, but this broker became {self.role} before a slave acknowledged it"
 
     # -- moving ----------------------------------------------------------------------------------------------
 
@@ -371,28 +454,112 @@ class Watermarks:
         _deliver(ended)
         self._on_advance.notify()
 
-    def slave_connected(self) -> None:
+    def sync_began(self, at: float | None) -> None:
+        """Notes that a sync of the log began at this time, by time.monotonic; None: that it has ended."""
+        self._syncing_since = at
+
+    @property
+    def sync_seconds(self) -> float:
+        """For how long the present sync of the log has been running; 0 if there is none."""
+        began = self._syncing_since
+        return 0.0 if began is None else time.monotonic() - began
+
+    # -- replicas --------------------------------------------------------------------------------------------
+
+    def require(self, replicas: frozenset[int] | None) -> None:
+        """Puts a set of replicas into force at once: acknowledged and visible is what all of them have.
+
+        This replica is not named. While it is not known which of two sets holds, the caller requires both. None ends
+        the rule: any slave's ack counts, and what is stored is visible. It has no effect while this is a slave.
+        """
+        with self._gate:
+            if self.role.accepts_puts:
+                self._limit = _NO_LIMIT if replicas is None else self.visible
+                self._replicated = self._replicated if self._required is not None else 0
+            self._required = replicas
+            for replica in self._reports.keys() - self._joined - (replicas or frozenset()):
+                del self._reports[replica]
+            ended = self._count()
+        _deliver(ended)
+        self._on_advance.notify()
+
+    def slave_connected(self, replica: int | None = None, offset: int = 0) -> None:
+        """A slave follows. `replica` has the log up to `offset`, which replaces what it reported before; None is a
+        slave that does not say which one it is, and is in no set.
+        """
         with self._gate:
             self.connected_slaves += 1
+            if replica is None:
+                return
+            self._joined.add(replica)
+            self._reports.pop(replica, None)
+        self.acknowledge(offset, replica)
 
-    def slave_disconnected(self) -> None:
+    def slave_disconnected(self, replica: int | None = None) -> None:
+        """A slave has gone. A replica of the set stays required, and its last report counts."""
         with self._gate:
             self.connected_slaves -= 1
+            if replica is not None:
+                self._joined.discard(replica)
+                if replica not in (self._required or ()):
+                    self._reports.pop(replica, None)
 
-    def acknowledge(self, offset: int) -> None:
-        """Records that a slave has the log up to `offset`. Ends the waits for it."""
+    def acknowledge(self, offset: int, replica: int | None = None, epoch: int | None = None) -> None:
+        """Records that a slave has the log up to `offset`. Ends the waits for it.
+
+        Ignores the report of another epoch than the present one, and of a replica that is not connected.
+        """
         with self._gate:
-            if offset <= self.replicated:
+            if epoch is not None and epoch != self.role.epoch:
                 return
-            self.replicated = offset
-            ended = _end(self._slaves.pop_reached(offset))
+            if replica is not None:
+                if offset <= self._reports.get(replica, -1) or replica not in self._joined:
+                    return
+                self._reports[replica] = offset
+            if self._required is None:
+                if offset <= self._replicated:
+                    return
+                self._replicated = offset
+            before = self._limit
+            ended = self._count()
+            is_moved = self._limit != before
         _deliver(ended)
+        if is_moved:
+            self._on_advance.notify()
+
+    def _count(self) -> list[Waiter[Any]]:
+        """Moves `replicated` and the limit of `visible` to what the set has. Returns the waits that this ends.
+
+        `replicated` moves back if a replica has come back with less than it had. What is visible does not.
+        """
+        if self._required is not None and self.role.accepts_puts:
+            self._replicated = min((self._reports.get(each, 0) for each in self._required), default=_NO_LIMIT)
+            self._limit = max(self._replicated, self.visible)
+        return _end(self._slaves.pop_reached(self._replicated))
+
+    def confirm(self, offset: int) -> None:
+        """Takes the offset up to which the master of this slave shows its log; from now on this slave shows no more."""
+        with self._gate:
+            before = self._limit
+            self._limit = max(offset, self.visible)
+            is_moved = self._limit != before
+        if is_moved:
+            self._on_advance.notify()
+
+    def unlimit(self) -> None:
+        """Shows all that is stored: this slave is about to become a master, alone in its set."""
+        with self._gate:
+            self._limit = _NO_LIMIT
+        self._on_advance.notify()
+
+    # -- time and failures -----------------------------------------------------------------------------------
 
     def end_overdue(self) -> float | None:
         """Ends the waits whose time is over. Returns the seconds until the next deadline; None if nothing waits."""
         disk, slaves, now = self._disk, self._slaves, time.monotonic()
         not_on_disk = f"stored, but not on disk after {disk.limit_s:g} seconds"
-        no_ack = f"stored, but no slave has acknowledged it after {slaves.limit_s:g} seconds"
+        who = "no slave has" if self._required is None else "not all replicas of the sync set have"
+        no_ack = f"stored, but {who} acknowledged it after {slaves.limit_s:g} seconds"
         with self._gate:
             disk_waits = len(disk)
             ended = _end(disk.pop_overdue(now), PutStatus.FLUSH_DISK_TIMEOUT, not_on_disk)
@@ -422,6 +589,10 @@ class Watermarks:
 
 
 _NO_SLAVE: Final = "stored, but no slave is connected, or all are too far behind (haSlaveFallbehindMax)"
+
+
+def _no_slave_since(role: Role) -> str:
+    return f"stored, but this broker became {role} before the slaves acknowledged it"
 
 
 def _end(waiters: Iterable[Waiter[Any]], status: PutStatus = PutStatus.PUT_OK, reason: str = "") -> list[Waiter[Any]]:

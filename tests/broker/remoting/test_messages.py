@@ -28,7 +28,7 @@ def test_a_refused_send_has_the_region_unless_the_broker_accepts_no_message_at_a
             client = await broker.client()
             refused = await client.ask(code, b"x", **send_arguments("nowhere"))
             assert (refused.code, refused.ext) == (ResponseCode.TOPIC_NOT_EXIST, ALWAYS)
-            broker.broker.write_guard.why_not = "no more"
+            broker.broker.write_guard.close("test", "no more")
             denied = await client.ask(code, b"x", **send_arguments("nowhere"))
             assert (denied.code, denied.ext) == (ResponseCode.SERVICE_NOT_AVAILABLE, {})
 

@@ -7,25 +7,30 @@ logs and their tables must be the same to the byte.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.brokers import BrokerHome, RunningBroker, ok, pull_arguments, send_arguments
+from support.brokers import BrokerHome, RunningBroker, bodies, ok, pull_arguments, send_arguments
 
 from penstock.broker.broker import Broker
+from penstock.broker.offsets import Offsets
+from penstock.broker.pull import Pulls
 from penstock.broker.remoting import ordinary_requests
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadFrame, BadSettings
 from penstock.format import kernels
 from penstock.format.batch import encode_batch_body
-from penstock.format.config_tables import TopicConfig
+from penstock.format.config_tables import SubscriptionGroup, TopicConfig
+from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import ONE_WAY, Command
 from penstock.protocol.frame import FrameReader, encode
 from penstock.remoting.event_loop import loop_factory
@@ -44,14 +49,16 @@ class Twins(NamedTuple):
     general: Broker
     addresses: tuple[tuple[str, int], ...]
     run: Callable[..., Any]
+    last: bytes
+    """The frame of the last request of an exchange: all replies come before its own."""
 
     @property
     def brokers(self) -> tuple[Broker, Broker]:
         return self.compiled, self.general
 
 
-async def started(folder: Path) -> tuple[Broker, tuple[str, int]]:
-    store = MessageStore.open(folder, Settings.dev(), clock=lambda: NOW)
+async def started(folder: Path, changes: dict[str, Any]) -> tuple[Broker, tuple[str, int]]:
+    store = MessageStore.open(folder, Settings.dev(**changes), clock=lambda: NOW)
     chosen = BrokerSettings(server_channel_max_idle_time_seconds=86_400)
     broker = Broker(store, chosen, clock=lambda: NOW)
     for topic in ("T", "orders", "filled"):
@@ -60,22 +67,44 @@ async def started(folder: Path) -> tuple[Broker, tuple[str, int]]:
     return broker, await broker.start("127.0.0.1", 0)
 
 
-@pytest.fixture(scope="module")
-def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
-    folder = tmp_path_factory.mktemp("twins")
+@contextlib.contextmanager
+def running_twins(folder: Path, changes: dict[str, Any]) -> Iterator[Twins]:
+    """Two brokers with the same settings. If sends wait for acks, the last request is a send: its ack comes last."""
+    last = Command(30, {"topic": "filled", "queueId": "0"}, opaque=END)
+    if changes:
+        last = Command(10, texts(send_arguments("orders", bornTimestamp=NOW)), b"", END)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(ordinary_requests.VARIABLE, "compiled")
-            compiled, first = runner.run(started(folder / "compiled"))
+            compiled, first = runner.run(started(folder / "compiled", changes))
             patch.setenv(ordinary_requests.VARIABLE, "general")
-            general, second = runner.run(started(folder / "general"))
-        pair = Twins(compiled, general, (first, second), runner.run)
+            general, second = runner.run(started(folder / "general", changes))
+        pair = Twins(compiled, general, (first, second), runner.run, encode(last))
         fill(pair)
         try:
             yield pair
         finally:
             for broker in pair.brokers:
                 assert runner.run(broker.stop(60))
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+    with running_twins(tmp_path_factory.mktemp("twins"), {}) as pair:
+        yield pair
+
+
+WAITING = (
+    {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout": 60_000},
+    {"broker_role": "SYNC_MASTER", "ha_listen_port": 0},
+)
+
+
+@pytest.fixture(scope="module", params=WAITING, ids=["on disk", "no slave"])
+def waiting_twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+    """Sends are answered once they are on disk; or without a slave, with a code that says so."""
+    with running_twins(tmp_path_factory.mktemp("waiting"), request.param) as pair:
+        yield pair
 
 
 def fill(twins: Twins) -> None:
@@ -104,7 +133,6 @@ _kept: list[socket.socket] = []
 async def exchange(address: tuple[str, int], data: bytes, port: int, keep: bool) -> list[bytes]:
     """Sends bytes from a port, and returns the frames of the replies; the last is b"" if the broker hung up."""
     loop = asyncio.get_running_loop()
-    end = encode(Command(30, {"topic": "filled", "queueId": "0"}, opaque=END))
     client = socket.socket()
     client.setblocking(False)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -112,7 +140,7 @@ async def exchange(address: tuple[str, int], data: bytes, port: int, keep: bool)
     held, frames = b"", []
     try:
         await loop.sock_connect(client, address)
-        await loop.sock_sendall(client, data + end)
+        await loop.sock_sendall(client, data)
         while True:
             try:
                 got = await asyncio.wait_for(loop.sock_recv(client, 1 << 20), READ_S)
@@ -147,7 +175,7 @@ def compare(twins: Twins, data: bytes, keep: bool = False) -> list[bytes]:
     before = [broker.store.log.max_offset for broker in twins.brokers]
     for broker, address in zip(twins.brokers, twins.addresses, strict=True):
         random.seed(7)  # for queues that the broker chooses
-        replies.append(twins.run(exchange(address, data, port, keep)))
+        replies.append(twins.run(exchange(address, data + twins.last, port, keep)))
         broker.store.catch_up()
     compiled, general = replies
     if compiled[-1] and general[-1]:
@@ -321,6 +349,12 @@ def test_both_brokers_answer_and_store_the_same(twins: Twins, frames: list[bytes
     compare_all(twins, frames)
 
 
+@given(st.lists(requests(), min_size=1, max_size=12))
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+def test_both_brokers_answer_the_same_where_sends_wait_for_acks(waiting_twins: Twins, frames: list[bytes]) -> None:
+    compare_all(waiting_twins, frames)
+
+
 @pytest.mark.rest
 @given(st.lists(requests(), min_size=1, max_size=12))
 @settings(max_examples=800, deadline=None, suppress_health_check=SLOW)
@@ -385,7 +419,7 @@ def test_a_broker_that_stops_takes_no_ordinary_send(home: BrokerHome, run: Calla
         async with home.running() as running:
             await send_one(running)
             assert served_compiled(running.broker, ordinary_send())
-            running.broker.write_guard.why_not = "it stops"
+            running.broker.write_guard.close("test", "it stops")
             assert not served_compiled(running.broker, ordinary_send())
 
     run(scenario())
@@ -397,20 +431,134 @@ async def send_one(running: RunningBroker) -> None:
 
 
 @pytest.mark.usefixtures("chosen")
-def test_hooks_and_acks_leave_sends_to_the_general_path(home: BrokerHome, run: Callable[..., Any]) -> None:
+def test_hooks_leave_sends_to_the_general_path(home: BrokerHome, run: Callable[..., Any]) -> None:
     async def with_hook() -> None:
         async with home.running() as running:
             await send_one(running)
             running.state.hooks.send.append(Watching())
             assert not served_compiled(running.broker, ordinary_send())
 
-    async def with_acks() -> None:
-        async with home.running(sync=True) as running:
-            await send_one(running)
-            assert not served_compiled(running.broker, ordinary_send())
-
     run(with_hook())
-    run(with_acks())
+
+
+@needs_compiled
+@pytest.mark.usefixtures("chosen")
+def test_sends_that_wait_take_the_compiled_path_while_there_is_room(home: BrokerHome, run: Callable[..., Any]) -> None:
+    async def scenario() -> None:
+        async with home.running(sync=True, max_unflushed_sends=3) as running:
+            await send_one(running)
+            serve = running.broker.server.serve_frames
+            assert serve is not None
+            connection, frame = next(iter(running.broker.server.connections)), ordinary_send()
+            at, stop, replies = serve(connection, frame * 5, 0)
+            assert (at, stop, replies) == (3 * len(frame), 4 * len(frame), []), "the general path refuses the fourth"
+            assert len(running.broker.pending_acks) == 3
+            await running.broker.pending_acks.drained()
+            assert served_compiled(running.broker, frame)
+
+    run(scenario())
+
+
+@needs_compiled
+@pytest.mark.usefixtures("chosen")
+@pytest.mark.parametrize("call", ["find_ordinary", "commit_ordinary"])
+def test_a_request_that_fails_unexpectedly_is_answered_and_the_next_ones_too(
+    home: BrokerHome, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("a bug")
+
+    owner = Pulls if call == "find_ordinary" else Offsets
+    monkeypatch.setattr(owner, call, fail)
+
+    async def scenario() -> None:
+        async with home.running() as running:
+            client = await running.client()
+            ok(await client.send("T"))
+            if call == "find_ordinary":
+                failing = client.pull("T")
+            else:
+                place = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
+                failing = client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **place)
+            replies = await asyncio.gather(failing, client.send("T"), client.send("T"))
+            assert [reply.code for reply in replies] == [ResponseCode.SYSTEM_ERROR, 0, 0]
+            assert "see the server's log" in (replies[0].remark or "")
+            assert running.state.counters.totals().requests_refused
+
+    run(scenario())
+
+
+@needs_compiled
+@pytest.mark.usefixtures("chosen")
+def test_a_known_pull_is_checked_again_when_anything_that_it_depends_on_changes(
+    home: BrokerHome, run: Callable[..., Any]
+) -> None:
+    async def scenario() -> None:
+        async with home.running() as running:
+            client, state = await running.client(), running.state
+            for number in range(3):
+                ok(await client.send("T", b"%d" % number, properties={"TAGS": "AB"[number % 2]}))
+            beat = partial(client.heartbeat, "c", consumes={"g": {"T": "*"}})
+            ok(await beat())
+            known = running.broker._pulls.ordinary_queues
+
+            async def pulled() -> list[bytes]:
+                return bodies(ok(await client.pull("T", sysFlag=0, consumerGroup="g")))
+
+            for _ in range(3):
+                assert await pulled() == [b"0", b"1", b"2"]
+            assert len(known) == 1
+            ok(await client.heartbeat("c", consumes={"g": {"T": "B"}}, version=2))
+            assert not known
+            assert await pulled() == [b"1"]
+            ok(await beat(version=3))
+            assert await pulled() == [b"0", b"1", b"2"]
+            before = state.counters.totals().messages_out["T@g"][0]
+            for change in (
+                lambda: state.groups.update(SubscriptionGroup(name="g", consume_enable=False)),
+                lambda: state.topics.update(TopicConfig(name="T", read_queue_nums=1, write_queue_nums=1, perm=2)),
+            ):
+                state.groups.update(SubscriptionGroup(name="g"))
+                for _ in range(2):  # the general path serves the first one
+                    assert await pulled() == [b"0", b"1", b"2"]
+                assert known
+                change()
+                assert not known
+                assert (await client.pull("T", consumerGroup="g")).code == ResponseCode.NO_PERMISSION
+            assert state.counters.totals().messages_out["T@g"][0] == before + 12
+
+    run(scenario())
+
+
+@needs_compiled
+@pytest.mark.usefixtures("chosen")
+def test_a_known_pull_commits_its_offset_and_hooks_see_it(home: BrokerHome, run: Callable[..., Any]) -> None:
+    seen: list[object] = []
+
+    async def scenario() -> None:
+        async with home.running() as running:
+            client = await running.client()
+            ok(await client.send("T"))
+            for offset in (1, 2, 3):
+                ok(await client.pull("T", sysFlag=5, commitOffset=offset, consumerGroup="g"))
+                assert running.state.offsets.query("g", "T", 0) == offset
+            found = running.store.statistics.get_found
+            assert found == 3
+            running.state.hooks.consume.append(Consuming(seen))
+            ok(await client.pull("T", consumerGroup="g"))
+            assert len(seen) == 1
+
+    run(scenario())
+
+
+class Consuming:
+    def __init__(self, seen: list[object]) -> None:
+        self._seen = seen
+
+    def before_consume(self, context: object) -> None:
+        self._seen.append(context)
+
+    def after_consume(self, context: object) -> None: ...
 
 
 class Watching:

@@ -155,11 +155,11 @@ def test_a_slaves_store_opens_again_and_as_a_master(tmp_path: Path, original: by
 
 
 def test_the_last_record_is_found(store: MessageStore, original: bytes, tmp_path: Path) -> None:
-    assert last_record(store.log, store.queues) is None
+    assert last_record(store.log, store.queues, len(original)) is None
     give(store, original, 0, iter(lambda: 5000, None))
-    found = last_record(store.log, store.queues)
+    found = last_record(store.log, store.queues, len(original))
     store.catch_up()
-    assert found == last_record(store.log, store.queues)
+    assert found == last_record(store.log, store.queues, len(original))
     assert found is not None
     assert original.endswith(found[1])
     assert found[0] == len(original) - len(found[1])

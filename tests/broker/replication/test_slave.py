@@ -176,7 +176,9 @@ def test_logs_that_differ_are_never_mixed(run: Run, tmp_path: Path, caplog: pyte
     run(go())
 
 
-def test_a_slave_too_far_behind_says_what_is_gone(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slave_without_epochs_too_far_behind_says_what_is_gone(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def go() -> None:
         async with master(tmp_path / "m") as m:
             m.store.put(Message("orders", b"one"))
@@ -186,6 +188,7 @@ def test_a_slave_too_far_behind_says_what_is_gone(run: Run, tmp_path: Path, capl
                 m.store.put(Message("orders", b"x" * 9000))
             m.store.catch_up()
             m.store.log.queue.drop_first(forced=True)
+            (tmp_path / "s" / "epochFileCheckpoint").unlink()
             async with slave(tmp_path / "s", m) as s:
                 await until(lambda: "is lost" in caplog.text)
                 assert s.store.max_offset("orders", 0) == 1
@@ -197,9 +200,9 @@ def test_a_new_slave_of_an_old_java_master_gets_its_last_file_and_keeps_the_queu
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def as_with_java(*_: object) -> Master:
-        return Master(is_penstock=False, begins_at=0)
+        return Master(is_penstock=False, begins_at=0, ends_at=None, shakes_hands=False)
 
-    monkeypatch.setattr("penstock.broker.replication.slave.check_same_log", as_with_java)
+    monkeypatch.setattr("penstock.broker.replication.slave.ask_master", as_with_java)
 
     async def go() -> None:
         async with master(tmp_path / "m") as m:
@@ -373,9 +376,16 @@ def test_a_queue_that_begins_anew_is_right_after_a_crash_too(run: Run, tmp_path:
     run(go())
 
 
-def test_a_slave_that_has_nothing_says_so_until_something_comes(run: Run, tmp_path: Path) -> None:
+def test_a_slave_that_has_nothing_says_so_until_something_comes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A master that was suspended reads all its reports at once: a 0 among them would get it the last file only."""
     reports: list[int] = []
+
+    async def as_of_before(*_: object) -> Master:
+        return Master(is_penstock=True, begins_at=0, ends_at=0, shakes_hands=False)
+
+    monkeypatch.setattr("penstock.broker.replication.slave.ask_master", as_of_before)
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, OSError):

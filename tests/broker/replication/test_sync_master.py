@@ -13,9 +13,14 @@ from support.clusters import ScriptedSlave, caught_up, master, same_log, slave
 from support.loopback import until
 
 from penstock.broker.replication import master as master_module
+from penstock.broker.send_acks import PendingAcks
+from penstock.broker.send_and_pull_results import SendOutcome
+from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.protocol.codes import ResponseCode
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.message import PutStatus
+from penstock.store.role import Role
+from penstock.store.settings import BrokerRole
 
 SYNC: dict[str, Any] = {"broker_role": "SYNC_MASTER"}
 
@@ -245,9 +250,29 @@ def test_a_slave_is_sent_a_message_before_consumers_are_looked_for(
                 m.store.watermarks.acknowledge(m.store.log.max_offset)
                 ok(await waiting)
                 if not is_plain:
+                    held = client.hold("orders", 1)
+                    await until(lambda: len(m.broker.held) == 1)
                     m.store.watermarks.on_slave_wait(lambda: order.append("slaves"))
-                    monkeypatch.setattr(m.broker.held, "on_stored", lambda *_: order.append("consumers"))
+                    monkeypatch.setattr(m.broker.held, "_catch_up", lambda: order.append("consumers"))
             assert order == ["slaves", "consumers"]
+            held.cancel()
             await scripted.close()
+
+    run(go())
+
+
+def test_a_message_of_a_former_role_is_not_answered_by_the_rules_of_the_present_one(run: Run, tmp_path: Path) -> None:
+    """The role changes between the append and the question whether the message has to wait."""
+
+    async def go() -> None:
+        async with master(tmp_path, store=SYNC) as m:
+            acks = PendingAcks(m.store, SettingsInForce(BrokerSettings()))
+            client: Any = object()
+            result = m.store.append(Message("orders", b"one"))
+            assert result.stored
+            await asyncio.to_thread(m.store.change_role, Role(BrokerRole.SLAVE, m.store.role.epoch + 1))
+            outcome = SendOutcome(ResponseCode.SUCCESS)
+            assert acks.when_safe(client, result.end_offset, outcome) is outcome
+            assert outcome.code == ResponseCode.FLUSH_SLAVE_TIMEOUT, outcome.remark
 
     run(go())

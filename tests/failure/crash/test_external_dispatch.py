@@ -163,10 +163,19 @@ def assert_files_are_those_of_inline_dispatch(store: Path) -> None:
     assert derived_files(store) == derived_files(twin)
 
 
-def test_the_job_is_killed_again_and_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("flush", "least"), [("ASYNC_FLUSH", 1500), ("SYNC_FLUSH", 400)])
+def test_the_job_is_killed_again_and_again(tmp_path: Path, flush: str, least: int) -> None:
+    settings = {"dispatch": "external", "flushDiskType": flush}
     command = [sys.executable, "-c", JOB, str(tmp_path / "store"), str(TESTS)]
-    with broker({"T": QUEUES}, store_path=tmp_path / "store", settings={"dispatch": "external"}) as served:
-        run(tmp_path / "store", served.namesrv, command, kills=3, least=1500, patience=15)
+    with broker({"T": QUEUES}, store_path=tmp_path / "store", settings=settings) as served:
+        run(
+            tmp_path / "store",
+            served.namesrv,
+            command,
+            kills=3,
+            least=1500 if flush == "ASYNC_FLUSH" else 400,
+            patience=15,
+        )
     assert_files_are_those_of_inline_dispatch(tmp_path / "store")
 
 

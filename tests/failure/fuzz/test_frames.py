@@ -225,14 +225,14 @@ def torment(inputs: int) -> None:
     assert is_sanitized or peak_memory() - before < 64 << 20
 
 
-@pytest.fixture(scope="module")
-def path() -> Any:
+@pytest.fixture(scope="module", params=[-1, 1 << 40], ids=["at once", "replies wait"])
+def path(request: pytest.FixtureRequest) -> Any:
     """The compiled request path, which must read each frame that it serves as the commands above are read."""
     if "compiled" not in TWINS:
         pytest.skip("there are no compiled kernels")
     from support.request_paths import CheckedPath
 
-    return CheckedPath(frame_bytes=LIMIT)
+    return CheckedPath(frame_bytes=LIMIT, room=request.param)
 
 
 def torment_path(path: Any, inputs: int) -> None:
@@ -256,7 +256,7 @@ def torment_path(path: Any, inputs: int) -> None:
 
 
 def test_the_request_path_serves_mutated_frames_as_they_are_read_or_leaves_them(path: Any) -> None:
-    torment_path(path, 20_000)
+    torment_path(path, 10_000)
 
 
 @pytest.mark.torture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -12,6 +13,7 @@ from support.stores import StoreHome, build_all, derived_files, eventually, is_o
 from penstock.errors import BadSettings, StoreInUse
 from penstock.store import BrokerRole, Dispatch, GetStatus, Message, Settings
 from penstock.store.audit import audit
+from penstock.store.external_dispatch import follower
 from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.coordination import read_mark
 from penstock.store.file_io import Files
@@ -248,3 +250,50 @@ def test_a_view_shows_what_is_not_dispatched_yet(home: StoreHome) -> None:
                 seen = home.state(view)
     with home.open(**SMALL) as store:
         assert home.state(store) == seen
+
+
+# -- a job that is missing or late -----------------------------------------------------------------------------------
+
+
+def test_a_missing_job_is_a_problem_with_bytes_and_seconds(home: StoreHome) -> None:
+    with home.open(**EXTERNAL) as store:
+        lag = store.dispatcher.lag()
+        assert (lag.behind_bytes, lag.behind_ms) == (0, 0)
+        assert (
+            f"no job builds the queues (dispatch=external); run `penstock pipeline dispatch --store {home.path}`"
+            in (lag.problem)
+        )
+        store.put(Message("T", b"x" * 2000))
+        home.clock.now += 7_000
+        eventually(lambda: store.dispatcher.lag().behind_ms > 0, "the message is seen to wait")
+        lag = store.dispatcher.lag()
+        assert (lag.behind_bytes, lag.behind_ms) == (store.log.max_offset, 7_000)
+        assert "dispatch is 2.0 KiB and 7 s behind; run `penstock pipeline dispatch" in lag.problem
+        assert is_one_sentence(lag.problem)
+        figures = store.figures()
+        assert (figures.dispatch_behind_ms, figures.dispatch_problem) == (7_000, lag.problem)
+        with Builder.open(home.path) as builder:
+            assert store.dispatcher.lag() == (store.log.max_offset, 7_000, ""), (
+                "a job that has just begun is no problem"
+            )
+            build_all(builder)
+            eventually(lambda: store.dispatcher.lag() == (0, 0, ""), "the store sees what was built")
+
+
+def test_a_job_without_progress_is_a_problem(home: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    with home.open(**EXTERNAL) as store, Builder.open(home.path):
+        store.put(Message("T", b"x"))
+        home.clock.now += 5_000
+        eventually(lambda: store.dispatcher.lag().behind_ms > 0, "the message is seen to wait")
+        assert not store.dispatcher.lag().problem
+        monkeypatch.setattr(follower, "NO_PROGRESS_S", 0.0)
+        problem = store.dispatcher.lag().problem
+        assert f"5 s behind, and its job (process {os.getpid()}) has made no progress for" in problem
+        assert is_one_sentence(problem)
+
+
+def test_inline_dispatch_has_no_job_to_miss(home: StoreHome) -> None:
+    with home.open(**SMALL) as store:
+        store.put(Message("T", b"x"))
+        store.catch_up()
+        assert store.dispatcher.lag() == (0, 0, "")

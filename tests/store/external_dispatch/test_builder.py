@@ -60,6 +60,15 @@ def test_a_batch_without_anything_found_is_looked_at_by_the_builder(home: StoreH
     assert derived_files(home.path) == inline_twin(home, 300)
 
 
+def test_a_builder_of_an_empty_store_reads_no_further_than_what_is_published(home: StoreHome) -> None:
+    with home.open(**EXTERNAL) as store, Builder.open(home.path) as builder:
+        for start in range(0, 300, 5):
+            put_mixed(home, store, 5, start)
+            builder.build(builder.published)
+            assert builder.position == store.log.max_offset
+    assert derived_files(home.path) == inline_twin(home, 300)
+
+
 def test_the_same_batch_again_changes_nothing(home: StoreHome) -> None:
     with home.open(**EXTERNAL) as store:
         put_mixed(home, store, 300)

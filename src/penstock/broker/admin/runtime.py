@@ -15,6 +15,8 @@ from typing import Final
 from penstock import __version__
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.operations import Client, Operation, administration
+from penstock.broker.replication.handshake import RUNTIME_KEY
+from penstock.broker.replication.handshake import VERSION as HANDSHAKE_VERSION
 from penstock.broker.saved_tables import BrokerState
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.settings import BrokerSettings
@@ -79,6 +81,7 @@ class AdminRuntime:
             "brokerVersionDesc": version_name(CURRENT),
             "brokerVersion": CURRENT,
             "penstockVersion": __version__,
+            RUNTIME_KEY: HANDSHAKE_VERSION,
             "msgPutTotalYesterdayMorning": self.days.yesterday_morning[0],
             "msgPutTotalTodayMorning": self.days.today_morning[0],
             "msgPutTotalTodayNow": put,
@@ -88,6 +91,7 @@ class AdminRuntime:
             **_request_queues(settings, acks=len(self._acks)),
             "heldPulls": len(self._held),
             "dispatchBehindBytes": figures.dispatch_behind_bytes,
+            "dispatchBehindMillis": figures.dispatch_behind_ms,
             "dispatchMaxBuffer": 0,
             "remainHowManyDataToFlush": _size(figures.flush_behind_bytes),
             "remainHowManyDataToCommit": _size(0),

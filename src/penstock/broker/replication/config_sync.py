@@ -3,17 +3,19 @@
 `MasterLink` knows the master's addresses, from the settings or else from name servers, and keeps one connection. Where
 haMasterProof asks for it, nothing is asked on a connection before the master has proved itself (`tickets`).
 
-`check_same_log` runs before anything is appended. The HA protocol cannot compare logs, so the slave sends two ordinary
-requests: where the master's log ends (request code 28), and which message the master has at the offset of the slave's
-newest message (33). If the logs have diverged, the master has another message there, or none. That happens, for
-example, after a master lost messages that it had not synced. The check works with RocketMQ's masters, too.
+`ask_master` asks where the master's log begins and ends (request code 28), and whether it knows the handshake with
+epochs. `check_same_log` runs before anything is appended. RocketMQ's HA protocol cannot compare logs, so the slave asks
+which message the master has at the offset of the slave's newest message (33). If the logs have diverged, the master has
+another message there, or none. That happens, for example, after a master lost messages that it had not synced. The
+check works with RocketMQ's masters, too. With epochs, `compare_before` asks the same about the last message before the
+offset up to which the logs are the same by their epochs.
 
 `ConfigCopy` copies the topics, the groups, and the offsets of consumers and delay levels. It does so soon after the
-start, then every ten seconds, and when a message of an unknown topic arrives. It replaces each table as a whole, and
-the slave's own persister saves it. Penstock's masters also send the topics that they deleted, each with the log offset
-up to which its messages are deleted; the slave deletes those queues as well. While its master is away, a slave keeps
-the last copy. Offsets that consumers commit to the slave meanwhile are overwritten when the master is back, so those
-consumers may get messages again. Use everything here from the loop's thread only.
+start, then every ten seconds, with failover every second, and when a message of an unknown topic arrives. It replaces
+each table as a whole, and the slave's own persister saves it. Penstock's masters also send the topics that they
+deleted, each with the log offset up to which its messages are deleted; the slave deletes those queues as well. While
+its master is away, a slave keeps the last copy. Offsets that consumers commit to the slave meanwhile are overwritten
+when the master is back, so those consumers may get messages again. Use everything here from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.broker.replication.follow_tickets import NoMasterProof, check_proof
+from penstock.broker.replication.handshake import RUNTIME_KEY
 from penstock.broker.saved_tables import BrokerState
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings, PenstockError, Unreachable
@@ -61,11 +64,26 @@ class MasterRefused(PenstockError):
         self.code = code
 
 
+class Follower(NamedTuple):
+    """Who follows: the names that a slave has in common with its master, and its own id."""
+
+    cluster: str
+    broker: str
+    broker_id: int
+    learner: bool = False
+    """Whether it never counts for an acknowledgement."""
+
+
 class MasterLink:
     """The master's two addresses, for its log and for clients, and one connection to the latter."""
 
     def __init__(self, settings: Settings, broker: BrokerSettings) -> None:
         """Reads the addresses and the account from the settings. Raises BadSettings."""
+        self.who = Follower(
+            broker.broker_cluster_name, broker.broker_name, broker.broker_id, learner=broker.async_learner
+        )
+        self.expected_epoch: int | None = None
+        """The epoch in which the master must be, if something else decides on masters; see `expect_epoch`."""
         self._configured_log = settings.ha_master_address
         self._configured_clients = broker.master_addr
         if settings.ha_master_address and not (broker.master_addr or broker.name_servers):
@@ -101,6 +119,16 @@ class MasterLink:
         if log_address:
             self._found_log = log_address
         self._set_known()
+
+    def direct(self, log_address: str, client_address: str) -> None:
+        """Sets the addresses of the master that was elected. They take precedence over all others."""
+        self.close()
+        self._configured_log, self._configured_clients = log_address, client_address
+        self._set_known()
+
+    def expect_epoch(self, epoch: int | None) -> None:
+        """From now on only a master in exactly this epoch is followed; None: any that is not older than this slave."""
+        self.expected_epoch = epoch
 
     def _set_known(self) -> None:
         if self.log_address and self.client_address:
@@ -221,23 +249,27 @@ class Master(NamedTuple):
     is_penstock: bool
     begins_at: int | None
     """The physical offset at which the master's log begins; None if unknown."""
+    ends_at: int | None
+    shakes_hands: bool
+    """Whether it knows the handshake with epochs."""
 
 
-async def check_same_log(store: MessageStore, link: MasterLink) -> Master:
-    """Checks that this log is a prefix of the master's, and returns the master's facts.
-
-    Raises LogMismatch if it is not, and the errors of `MasterLink.ask`.
-    """
+async def ask_master(link: MasterLink) -> Master:
+    """Asks the master about itself. Raises the errors of `MasterLink.ask`."""
     runtime_info = KVTable.from_bytes((await link.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
-    if store.log.queue.wrote_offset:
-        await _compare(store, link, runtime_info)
-    lowest = _number(runtime_info, "commitLogMinOffset")
-    return Master("penstockVersion" in runtime_info, None if lowest is None else max(lowest, 0))
-
-
-async def _compare(store: MessageStore, link: MasterLink, runtime_info: dict[str, str]) -> None:
-    end = store.log.queue.wrote_offset
     lowest, highest = _number(runtime_info, "commitLogMinOffset"), _number(runtime_info, "commitLogMaxOffset")
+    knows = _number(runtime_info, RUNTIME_KEY)
+    return Master(
+        "penstockVersion" in runtime_info, None if lowest is None else max(lowest, 0), highest, knows is not None
+    )
+
+
+async def check_same_log(store: MessageStore, link: MasterLink, master: Master) -> None:
+    """Checks that this log is a prefix of the master's. Raises LogMismatch if it is not, and the errors of `ask`."""
+    end = store.log.queue.wrote_offset
+    if not end:
+        return
+    lowest, highest = master.begins_at, master.ends_at
     if highest is not None and end > highest:
         raise LogMismatch(
             f"this slave has {end} bytes of log and its master only {highest}: the master has lost messages that are "
@@ -248,7 +280,15 @@ async def _compare(store: MessageStore, link: MasterLink, runtime_info: dict[str
             f"this slave's log ends at {end}, but the master has deleted its own up to {lowest}: the part between "
             f"them is lost; {_NEW_START}"
         )
-    newest = await asyncio.to_thread(last_record, store.log, store.queues)
+    await compare_before(store, link, end, lowest)
+
+
+async def compare_before(store: MessageStore, link: MasterLink, end: int, lowest: int | None) -> None:
+    """Checks that the master has this slave's last message before `end`. Raises LogMismatch, and the errors of `ask`.
+
+    A message before `lowest`, which the master has deleted, cannot be compared.
+    """
+    newest = await asyncio.to_thread(last_record, store.log, store.queues, end)
     if newest is None or (lowest is not None and newest[0] < lowest):
         return
     offset, own = newest
@@ -283,6 +323,8 @@ def _describe(data: bytes) -> str:
 
 _COPY: Final = "copy of the master's tables"
 _EVERY_S: Final = 10.0
+_ELECTED_EVERY_S: Final = 1.0
+"""With failover: after an election, consumers go on from what was copied last."""
 _MIN_PAUSE_S: Final = 0.1
 """Seconds between two copies, however many new topics arrive."""
 
@@ -293,6 +335,7 @@ class ConfigCopy:
     def __init__(self, state: BrokerState, link: MasterLink) -> None:
         self._state = state
         self._link = link
+        self._every_s = _EVERY_S if state.settings.now.failover == "off" else _ELECTED_EVERY_S
         self._deleted: dict[str, int] = {}
         """The master's deletions that were repeated here: by topic, the physical offset before which it is deleted."""
         self._loop = asyncio.get_running_loop()
@@ -318,7 +361,7 @@ class ConfigCopy:
             self._state.tasks.recovered(_COPY)
             await asyncio.sleep(_MIN_PAUSE_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY_S):
+                async with asyncio.timeout(self._every_s):
                     await self._soon.wait()
 
     async def copy(self) -> None:

@@ -11,17 +11,18 @@ The protocol is RocketMQ's. All numbers are big-endian, and nothing else is sent
                             12     n  the bytes, which never cross the end of a log file
 
 A slave's first report says where the master begins to send. 0 means the start of the master's last file. -1 means the
-start of the master's log; only Penstock's masters know it, RocketMQ's ignore it. Nothing is authenticated here (see
+start of the master's log; only Penstock's masters know it, RocketMQ's ignore it. -2 begins a handshake, in which both
+sides compare the epochs of their logs, and other frames: see `handshake`. Slaves that shook hands are replicas with an
+id, and may be in the set that every acknowledgement needs; all others are in none. Nothing is authenticated here (see
 `tickets`), and there is no checksum but that of the records.
 
-The master sends only bytes that consumers may see: committed bytes, and under SYNC_FLUSH only bytes on disk. So a slave
-is never ahead of its master after a crash. The loop sends bytes that were just written. For a slave that is further
-behind, a thread sends (`CatchUpSender`), because the bytes may have to come from disk; on an encrypted connection the
-thread reads and the loop sends. When a put waits for slaves, new bytes are sent at once. Otherwise they are collected
-for a few milliseconds. In any case, the master looks for unsent bytes ten times a second. It drops a slave that is
-silent for haHousekeepingInterval ms. The slave's address and, with access control, the access file decide who may
-follow: see `_refusal`. Use everything from the loop's thread only, except `send_now`, `send_soon`, `frames`,
-`read_ahead` and `CatchUpSender`.
+The master sends only bytes that it has for certain: committed bytes, and under SYNC_FLUSH only bytes on disk. So a
+slave is never ahead of its master after a crash. The loop sends bytes that were just written. For a slave that is
+further behind, a thread sends (`CatchUpSender`), because the bytes may have to come from disk; on an encrypted
+connection the thread reads and the loop sends. When a put waits for slaves, new bytes are sent at once. Otherwise they
+are collected for a few milliseconds. In any case, the master looks for unsent bytes ten times a second. It drops a
+slave that is silent for haHousekeepingInterval ms. The slave's address and, with access control, the access file decide
+who may follow: see `_refusal`. Use everything from the loop's thread only, except `send_now`, `send_soon`, `welcome`.
 """
 
 from __future__ import annotations
@@ -30,202 +31,120 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-import os
-import select
-import socket
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Final, Self, cast
+from typing import Final, NamedTuple, cast
 
 from penstock.broker.access import Access
 from penstock.broker.replication.follow_tickets import FollowTickets
-from penstock.errors import PenstockError
+from penstock.broker.replication.handshake import (
+    EPOCH_FRAME,
+    EPOCH_REPORT,
+    LENGTH,
+    NO_CONFIRM,
+    SHAKE_HANDS,
+    Hello,
+    Welcome,
+    decode,
+    encode,
+    history_of,
+    length_of,
+    sent_entries,
+)
+from penstock.broker.replication.log_frames import CHUNK, EVERYTHING, FRAME, REPORT, CatchUpSender, LogDeleted, frames
+from penstock.errors import BadFrame, PenstockError
 from penstock.namesrv.access import networks
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.remoting.connection import Address, address_of
 from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import ServerTls, TlsMode
-from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.message_store import MessageStore
+from penstock.store.replica_identity import replica_identity
+from penstock.store.replication.divergence import History, find_common
 from penstock.task_supervision import Supervisor
 
 log = logging.getLogger("penstock.broker")
-
-# -- frames --------------------------------------------------------------------------------------------------
-
-REPORT: Final = struct.Struct(">q")
-FRAME: Final = struct.Struct(">qi")
-EVERYTHING: Final = -1
-_CHUNK: Final = 1 << 20
-"""Bytes of the log that one call of `frames` returns at most. The loop itself sends to a slave that is behind by no
-more than this."""
-_MAX_FRAMES: Final = 256
-"""Limit of the frames in one `sendmsg`: a frame is two buffers, and `sendmsg` takes 1024 buffers."""
-_AHEAD: Final = 8 << 20
-Buffer = bytes | memoryview
-
-
-class LogDeleted(PenstockError):
-    """The part of the log that a slave needs next was deleted."""
-
-
-@contextlib.contextmanager
-def frames(queue: MappedFileQueue, start: int, end: int, batch: int) -> Iterator[tuple[list[Buffer], int]]:
-    """Yields the frames from `start` on as a list of buffers, and the offset where they end.
-
-    Headers and log bytes alternate in the list. The frames stop at `end`, at the end of the log file, or after _CHUNK
-    bytes. No frame has more than `batch` bytes of the log. Nothing is copied: the bytes are views of the mapped file,
-    valid only inside the context, and reading them may wait for the disk. Any thread may call this. Raises LogDeleted.
-    """
-    file = queue.find(start)
-    if file is None or not file.acquire():
-        raise LogDeleted(f"it needs the log from {start}, which was deleted")
-    parts: list[Buffer] = []
-    try:
-        at = start - file.from_offset
-        stop = min(at + _CHUNK, at + batch * _MAX_FRAMES, end - file.from_offset, file.readable)
-        while at < stop:
-            count = min(batch, stop - at)
-            parts += (FRAME.pack(file.from_offset + at, count), file.map.view[at : at + count])
-            at += count
-        yield parts, file.from_offset + at
-    finally:
-        for part in parts:
-            if isinstance(part, memoryview):
-                part.release()
-        file.release()
-
-
-def read_ahead(queue: MappedFileQueue, start: int) -> None:
-    """Asks the operating system to prefetch _AHEAD bytes of the log from `start` on. Any thread may call this."""
-    file = queue.find(start)
-    if file is not None and file.acquire():
-        try:
-            file.map.will_need(start - file.from_offset, _AHEAD)
-        finally:
-            file.release()
-
-
-# -- catching up ---------------------------------------------------------------------------------------------
-
-_POLL_MS: Final = 1000
-_READ_AHEAD_EVERY: Final = 4 * _CHUNK
-
-
-class CatchUpSender:
-    """Sends the log, from a thread, to a slave that is far behind.
-
-    It has its own duplicate of the socket, which stays valid while the thread uses it. The loop must write nothing to
-    the connection meanwhile. Only one thread at a time may call `send`. Any thread may call `end`, once or more: it
-    makes `send` return, and the last of the two to finish closes the socket, so that no callback of the loop has to.
-    """
-
-    def __init__(self, queue: MappedFileQueue, batch: int, connected: socket.socket) -> None:
-        self._queue = queue
-        self._batch = batch
-        self._socket = connected
-        self._gate = threading.Lock()
-        """Guards `_is_sending`, `_ended` and the end of the socket."""
-        self._is_sending = False
-        self._ended = False
-
-    @classmethod
-    def of(cls, queue: MappedFileQueue, batch: int, descriptor: int) -> Self:
-        return cls(queue, batch, socket.socket(fileno=os.dup(descriptor)))
-
-    def send(self, start: int, end: int) -> int:
-        """Sends the log from `start` to `end`. Returns the offset reached.
-
-        The offset is less than `end` if the log is shorter, or after `end()`. Raises OSError or LogDeleted.
-        """
-        with self._gate:
-            if self._ended:
-                return start
-            self._is_sending = True
-        try:
-            return self._send_log(start, end)
-        finally:
-            with self._gate:
-                self._is_sending = False
-                if self._ended:
-                    self._socket.close()
-
-    def _send_log(self, start: int, end: int) -> int:
-        at = prefetch_at = start
-        while at < end and not self._ended:
-            if at >= prefetch_at:
-                read_ahead(self._queue, at)
-                prefetch_at = at + _READ_AHEAD_EVERY
-            with frames(self._queue, at, end, self._batch) as (parts, reached):
-                self._send_all(parts)
-            if at == reached:
-                break
-            at = reached
-        return at
-
-    def _send_all(self, parts: list[Buffer]) -> None:
-        while parts and not self._ended:
-            try:
-                sent = self._socket.sendmsg(parts)
-            except BlockingIOError:
-                self._wait()
-                continue
-            whole = 0
-            while whole < len(parts) and sent >= len(parts[whole]):
-                sent -= len(parts[whole])
-                whole += 1
-            parts = parts[whole:]
-            if sent:
-                parts[0] = parts[0][sent:]
-
-    def _wait(self) -> None:
-        """Waits until the socket accepts more bytes, or until `end()`."""
-        room = select.poll()
-        room.register(self._socket, select.POLLOUT)
-        while not self._ended and not room.poll(_POLL_MS):
-            pass
-
-    def end(self) -> None:
-        """Makes `send` return, because the connection is closed, and closes the socket."""
-        with self._gate:
-            self._ended = True
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-            if not self._is_sending:
-                self._socket.close()
-
 
 # -- one slave -----------------------------------------------------------------------------------------------
 
 _NOT_STARTED: Final = -1
 _ONE_TURN: Final = 64 << 20
 """Bytes that a thread sends at most before it returns to the loop."""
+_MAX_EARLY: Final = 4096
+"""Bytes that a slave may send before its handshake is answered: some reports, if it is impatient."""
+
+
+class MasterNames(NamedTuple):
+    """What a slave must have in common with its master."""
+
+    cluster: str
+    broker: str
+
+
+def welcome(store: MessageStore, names: MasterNames, hello: Hello) -> Welcome:
+    """Answers a slave's handshake. May wait for the disk: the first one begins the epoch. Raises StoreFailed.
+
+    Raises BadFrame if the slave's epochs contradict themselves.
+    """
+    theirs = history_of(hello)
+    if (hello.cluster, hello.broker) != names:
+        return Welcome(
+            why=f"it belongs to {hello.broker} of {hello.cluster}, and this master is {names.broker} of {names.cluster}"
+        )
+    epoch = store.roles.begin_epoch()
+    if hello.epoch > epoch:
+        return Welcome(
+            epoch=epoch,
+            why=f"it knows epoch {hello.epoch}, and this master is in epoch {epoch}: another broker became master "
+            "since; restart this one as its slave, or as a master if it is to be one",
+        )
+    begin, end = max(store.log.min_offset, 0), store.watermarks.stored
+    own = History(sent_entries(store.epochs.entries), begin, max(begin, end))
+    return Welcome(
+        replica=replica_identity(store.engine.io, store.layout),
+        epoch=epoch,
+        entries=[(entry.epoch, entry.start) for entry in own.entries],
+        begin=own.begin,
+        end=own.end,
+        cut=find_common(theirs, own).end,
+    )
 
 
 class SlaveConnection(asyncio.Protocol):
     """A master's connection to one slave: sends the log and reads the slave's reports.
 
-    `admit` is called when the connection is established, and returns whether the slave may follow. `on_close` is called
-    when an established connection ends. `threads` has at least one thread per slave.
+    `admit` is called when the connection is established, and returns whether the slave may follow. `on_hello` is called
+    when it has shaken hands, before it follows, and `on_close` when an established connection ends. `threads` has at
+    least one thread per slave.
     """
 
     def __init__(
         self,
         store: MessageStore,
+        names: MasterNames,
         threads: Executor,
         admit: Callable[[SlaveConnection], bool],
+        on_hello: Callable[[SlaveConnection], object],
         on_close: Callable[[SlaveConnection], object],
     ) -> None:
         self._store = store
+        self._names = names
         self._threads = threads
         self._admit = admit
+        self._on_hello = on_hello
         self._on_close = on_close
+        self._is_shaking_hands = False
+        self.hello: Hello | None = None
+        """What the slave said of itself; None if it did not shake hands."""
+        self.epoch = 0
+        """The epoch of this master in which the slave shook hands."""
+        self._confirmed = NO_CONFIRM
+        """The confirm that was sent last."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._partial = b""
+        self._partial = bytearray()
         self._paused = False
         self._next = _NOT_STARTED
         self._sending_to = 0
@@ -263,23 +182,46 @@ class SlaveConnection(asyncio.Protocol):
         self.peer = address_of(transport.get_extra_info("peername"))
         keep_alive(transport.get_extra_info("socket"))
         self._is_encrypted = transport.get_extra_info("sslcontext") is not None
-        opened.set_write_buffer_limits(high=_CHUNK if self._is_encrypted else 0)
+        opened.set_write_buffer_limits(high=CHUNK if self._is_encrypted else 0)
         if not self._admit(self):
             opened.abort()
 
     def data_received(self, data: bytes) -> None:
         """Reads reports. Of several, the first may say where to begin, and the last says how far the slave is."""
         self._partial += data
-        whole = len(self._partial) // REPORT.size * REPORT.size
-        if whole and self._is_open:
+        if not self._is_open or len(self._partial) < REPORT.size:
+            return
+        self.heard_at = self._loop.time()
+        if self.epoch:
+            self._read_epoch_reports()
+        elif self._is_shaking_hands:
+            self._read_hello()
+        elif not self.follows and REPORT.unpack_from(self._partial)[0] == SHAKE_HANDS:
+            self._is_shaking_hands, self._partial = True, self._partial[REPORT.size :]
+            self._read_hello()
+        else:
+            whole = len(self._partial) // REPORT.size * REPORT.size
             (first,), (offset,) = (
                 REPORT.unpack_from(self._partial),
                 REPORT.unpack_from(self._partial, whole - REPORT.size),
             )
             self._partial = self._partial[whole:]
-            self.heard_at = self._loop.time()
             if self.follows or self._begin(first):
                 self._on_report(offset)
+
+    def _read_epoch_reports(self) -> None:
+        whole = len(self._partial) // EPOCH_REPORT.size * EPOCH_REPORT.size
+        if not whole:
+            return
+        (_, first), (epoch, offset) = (
+            EPOCH_REPORT.unpack_from(self._partial),
+            EPOCH_REPORT.unpack_from(self._partial, whole - EPOCH_REPORT.size),
+        )
+        self._partial = self._partial[whole:]
+        if epoch != self.epoch or epoch != self._store.role.epoch:
+            self.drop(f"it reports epoch {epoch}, and this broker is in epoch {self._store.role.epoch}")
+        elif self.follows or self._begin(first):
+            self._on_report(offset)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -289,10 +231,7 @@ class SlaveConnection(asyncio.Protocol):
         self.send_more()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self.follows:
-            self._store.watermarks.slave_disconnected()
-            log.info("%s disconnected", self)
-        self._next = _NOT_STARTED
+        self._stop_counting()
         if self._catch_up is not None:
             self._catch_up.end()
         self._on_close(self)
@@ -314,6 +253,78 @@ class SlaveConnection(asyncio.Protocol):
         log.warning("dropped %s: %s", self, why)
         self.abort()
 
+    def replace(self) -> None:
+        """Drops the connection, because the same replica has another one. It counts for nothing from now on."""
+        self._stop_counting()
+        self.drop("the same replica has connected again")
+
+    def _stop_counting(self) -> None:
+        if self.follows:
+            if self.counts:
+                self._store.watermarks.slave_disconnected(self.replica)
+            log.info("%s disconnected", self)
+        self._next = _NOT_STARTED
+
+    # -- handshake -------------------------------------------------------------------------------------------
+
+    @property
+    def replica(self) -> int | None:
+        """The id of the replica; None if it did not shake hands."""
+        return None if self.hello is None else self.hello.id
+
+    @property
+    def counts(self) -> bool:
+        """Whether its reports may acknowledge messages."""
+        return self.hello is None or not self.hello.learner
+
+    def _read_hello(self) -> None:
+        try:
+            if self.hello is not None:
+                if len(self._partial) > _MAX_EARLY:
+                    raise BadFrame(f"it sent {len(self._partial)} bytes before its handshake was answered")
+                return
+            if len(self._partial) < LENGTH.size:
+                return
+            end = LENGTH.size + length_of(self._partial)
+            if len(self._partial) < end:
+                return
+            self.hello = decode(self._partial[LENGTH.size : end], Hello)
+            self._partial = self._partial[end:]
+        except BadFrame as error:
+            self.drop(str(error))
+            return
+        answer = self._loop.run_in_executor(self._threads, welcome, self._store, self._names, self.hello)
+        answer.add_done_callback(self._on_welcome)
+
+    def _on_welcome(self, answer: asyncio.Future[Welcome]) -> None:
+        if answer.cancelled() or not self._is_open:
+            return
+        error = answer.exception()
+        if error is not None:
+            self.drop(str(error) if isinstance(error, PenstockError) else repr(error))
+            return
+        result = answer.result()
+        self._write(encode(result))
+        if result.why:
+            log.warning("%s may not follow: %s", self, result.why)
+            self.end()
+            return
+        self._on_hello(self)
+        self.epoch, self._is_shaking_hands = result.epoch, False
+        self.data_received(b"")
+
+    def _header(self, offset: int, count: int) -> bytes:
+        """Makes the header of a frame. Any thread may call this."""
+        if not self.epoch:
+            return FRAME.pack(offset, count)
+        return EPOCH_FRAME.pack(offset, count, self.epoch, self._confirm)
+
+    @property
+    def _confirm(self) -> int:
+        """The offset up to which consumers see the log, if replicas decide that."""
+        marks = self._store.watermarks
+        return NO_CONFIRM if marks.required is None else marks.visible
+
     # -- reports ---------------------------------------------------------------------------------------------
 
     def _on_report(self, offset: int) -> None:
@@ -323,11 +334,12 @@ class SlaveConnection(asyncio.Protocol):
         self.acknowledged_ms = time.time_ns() // 1_000_000
         if offset > self.acknowledged:
             self.acknowledged = offset
-            self._store.watermarks.acknowledge(offset)
+            if self.counts:
+                self._store.watermarks.acknowledge(offset, self.replica, self.epoch or None)
 
     def _begin(self, offset: int) -> bool:
         """Starts sending at the offset of the first report. If that is impossible, drops the slave; returns False."""
-        queue, end = self._store.log.queue, self._store.watermarks.visible
+        queue, end = self._store.log.queue, self._store.watermarks.stored
         lowest = max(0, queue.min_offset)
         if offset == EVERYTHING:
             start = lowest
@@ -346,7 +358,8 @@ class SlaveConnection(asyncio.Protocol):
         else:
             start = offset
         self._next = start
-        self._store.watermarks.slave_connected()
+        if self.counts:
+            self._store.watermarks.slave_connected(self.replica, max(offset, 0))
         log.info("%s follows from offset %d", self, start)
         self.send_more()
         return True
@@ -357,11 +370,15 @@ class SlaveConnection(asyncio.Protocol):
         """Sends the new bytes of the log, until the slave stops reading."""
         if self._paused or self._sending_to or not self.follows or not self._is_open:
             return
-        end = self._store.watermarks.visible
-        if end - self._next > _CHUNK:
-            self._start_thread(min(end, self._next + (_CHUNK if self._is_encrypted else _ONE_TURN)))
+        if self.epoch and self.epoch != self._store.role.epoch:
+            self.drop(f"this broker was in epoch {self.epoch} when it connected, and is in {self._store.role.epoch}")
+            return
+        end = self._store.watermarks.stored
+        if end - self._next > CHUNK:
+            self._start_thread(min(end, self._next + (CHUNK if self._is_encrypted else _ONE_TURN)))
             return
         try:
+            self._confirmed = self._confirm
             while self._next < end and not self._paused:
                 data, self._next = self._read(self._next, end)
                 if not data:
@@ -372,12 +389,19 @@ class SlaveConnection(asyncio.Protocol):
 
     def _read(self, start: int, end: int) -> tuple[bytes, int]:
         """Returns the frames of the log from `start` on as one copy, and the offset where they end."""
-        with frames(self._store.log.queue, start, end, self._store.settings.ha_transfer_batch_size) as (parts, reached):
+        batch = self._store.settings.ha_transfer_batch_size
+        with frames(self._store.log.queue, start, end, batch, self._header) as (parts, reached):
             return b"".join(parts), reached
 
     def send_heartbeat(self) -> None:
         if self.follows and not self._paused and not self._sending_to:
-            self._write(FRAME.pack(self._next, 0))
+            self._confirmed = self._confirm
+            self._write(self._header(self._next, 0))
+
+    def send_confirm(self) -> None:
+        """Tells a replica how far consumers see the log, if that has moved since the last time."""
+        if self.epoch and self._confirm > self._confirmed and self._is_open:
+            self.send_heartbeat()
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -398,7 +422,7 @@ class SlaveConnection(asyncio.Protocol):
             if self._catch_up is None:
                 batch = self._store.settings.ha_transfer_batch_size
                 descriptor = self._transport.get_extra_info("socket").fileno()
-                self._catch_up = CatchUpSender.of(self._store.log.queue, batch, descriptor)
+                self._catch_up = CatchUpSender.of(self._store.log.queue, batch, descriptor, self._header)
             done = self._loop.run_in_executor(self._threads, self._catch_up.send, self._next, end)
         self._sending_to = end
         done.add_done_callback(self._on_thread_done)
@@ -439,6 +463,7 @@ class SlaveListener:
     def __init__(
         self,
         store: MessageStore,
+        names: MasterNames,
         allow_from: str,
         access: Access | None,
         tickets: FollowTickets,
@@ -447,6 +472,7 @@ class SlaveListener:
     ) -> None:
         """Raises BadSettings if `allow_from` is not a list of networks."""
         self._store = store
+        self._names = names
         self._allowed = networks(allow_from, "haAllowFrom")
         self._access = access
         self._tickets = tickets
@@ -460,6 +486,8 @@ class SlaveListener:
         self._gather_scheduled = False
         self._sent_to = 0
         """The log's end at the last send. All bytes before it are sent or being sent."""
+        self._confirmed = 0
+        """Up to where consumers saw the log at the last send."""
         self._refusals = RateLimitedLog(log)
         self.slaves: set[SlaveConnection] = set()
         self._no_slaves = asyncio.Event()
@@ -499,7 +527,12 @@ class SlaveListener:
     # -- connections -----------------------------------------------------------------------------------------
 
     def _accept(self) -> SlaveConnection:
-        return SlaveConnection(self._store, self._threads, self._admit, self._forget)
+        return SlaveConnection(self._store, self._names, self._threads, self._admit, self._replace, self._forget)
+
+    def _replace(self, slave: SlaveConnection) -> None:
+        """Ends an older connection of the same replica, whose late reports must not count."""
+        for other in [each for each in self.slaves if each is not slave and each.replica == slave.replica]:
+            other.replace()
 
     def _admit(self, slave: SlaveConnection) -> bool:
         """Takes an established connection over, unless the slave may not follow. That is logged, a line a second."""
@@ -549,16 +582,22 @@ class SlaveListener:
             self._send_scheduled = self._schedule(self._send)
 
     def _on_advance(self) -> None:
-        (self.send_now if self._store.watermarks.needs.replicated else self.send_soon)()
+        (self.send_now if self._store.watermarks.needs.replicated and self._has_more else self.send_soon)()
 
     def send_soon(self) -> None:
         """Sends the new bytes, and those that follow, in a few milliseconds. Any thread may call this."""
-        if not self._gather_scheduled and self._has_more:
+        if not self._gather_scheduled and self._has_news:
             self._gather_scheduled = self._schedule(self._start_gathering)
 
     @property
     def _has_more(self) -> bool:
-        return bool(self.slaves) and self._store.watermarks.visible > self._sent_to
+        return bool(self.slaves) and self._store.watermarks.stored > self._sent_to
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether there are new bytes, or replicas have to be told that consumers see more of the log."""
+        marks = self._store.watermarks
+        return self._has_more or (bool(self.slaves) and marks.required is not None and marks.visible > self._confirmed)
 
     def _schedule(self, callback: Callable[[], None]) -> bool:
         """Schedules a callback on the loop. Returns False if the loop is closed. Any thread may call this."""
@@ -576,12 +615,12 @@ class SlaveListener:
 
     def _send_gathered(self) -> None:
         self._gather_scheduled = False
-        if self._has_more:
+        if self._has_news:
             self._send()
 
     def _send(self) -> None:
         self._send_scheduled = False
-        self._sent_to = self._store.watermarks.visible
+        self._sent_to, self._confirmed = self._store.watermarks.stored, self._store.watermarks.visible
         for slave in list(self.slaves):
             self._send_to(slave)
 
@@ -589,6 +628,7 @@ class SlaveListener:
         """Sends new bytes to one slave. After an unexpected error it is dropped, and the others are served."""
         try:
             slave.send_more()
+            slave.send_confirm()
         except Exception as error:
             log.exception("cannot send the log to %s", slave)
             slave.drop(repr(error))

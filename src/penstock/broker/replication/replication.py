@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from penstock.broker.access import Access
 from penstock.broker.operations import Client, Operation, administration, host_text
 from penstock.broker.registration import BrokerRegistration
 from penstock.broker.replication.config_sync import ConfigCopy, MasterLink
 from penstock.broker.replication.follow_tickets import FollowTickets
-from penstock.broker.replication.master import SlaveListener
+from penstock.broker.replication.master import MasterNames, SlaveConnection, SlaveListener
 from penstock.broker.replication.slave import MasterFollower
 from penstock.broker.saved_tables import BrokerState
 from penstock.broker.settings import BrokerSettings
@@ -27,10 +28,12 @@ from penstock.protocol.bodies.admin import HaClient, HaConnection, HaRuntimeInfo
 from penstock.remoting.connection import Address
 from penstock.remoting.tls import ServerTls
 from penstock.store.message_store import MessageStore
+from penstock.store.role import Role
 from penstock.store.settings import TABLE, BrokerRole, Settings
 
 SAMPLE_S: Final = 1.0
 _MAX_SAMPLES: Final = 3600
+_SHOWN_EPOCHS: Final = 100
 
 
 class ReplicationStatus:
@@ -55,23 +58,25 @@ class ReplicationStatus:
 
     def sample(self) -> None:
         """Records the log's end. Call it every SAMPLE_S seconds."""
-        end = self._store.watermarks.visible
+        end = self._store.watermarks.stored
         if self._samples and self._samples[-1][0] == end:
             self._samples.pop()  # the log has not grown: keep only the newest sample of this end
         self._samples.append((end, time.monotonic()))
 
     def now(self) -> HaRuntimeInfo:
-        role, end = self._store.role, self._store.watermarks.visible
+        role, end = self._store.role, self._store.watermarks.stored
         slaves = [] if self._listener is None else [each for each in self._listener.slaves if each.follows]
         known = [
             HaConnection(
                 addr=f"{slave.peer[0]}:{slave.peer[1]}",
                 slave_ack_offset=slave.acknowledged,
                 diff=max(end - slave.acknowledged, 0),
-                in_sync=end - slave.acknowledged < self._store.settings.ha_slave_fallbehind_max,
+                in_sync=self._is_in_sync(slave, end),
                 transfer_from_where=slave.sent,
                 behind_seconds=self._behind_seconds(slave.acknowledged, end),
                 last_ack_timestamp=slave.acknowledged_ms,
+                broker_id=slave.replica or 0,
+                epoch=slave.epoch,
             )
             for slave in sorted(slaves, key=lambda each: each.peer)
         ]
@@ -82,7 +87,16 @@ class ReplicationStatus:
             ha_connection_info=known,
             ha_client_runtime_info=self._client(),
             broker_role=str(role),
+            epoch=role.epoch,
+            epochs=[list(entry) for entry in self._store.epochs.entries[-_SHOWN_EPOCHS:]],
         )
+
+    def _is_in_sync(self, slave: SlaveConnection, end: int) -> bool:
+        """Whether each acknowledgement needs this slave; without a sync set, whether it is close enough to give one."""
+        required = self._store.watermarks.required
+        if required is not None:
+            return slave.counts and slave.replica in required
+        return end - slave.acknowledged < self._store.settings.ha_slave_fallbehind_max
 
     def _client(self) -> HaClient | None:
         follower, link = self._follower, self._link
@@ -90,12 +104,16 @@ class ReplicationStatus:
             return None
         return HaClient(
             master_addr=link.log_address,
-            max_offset=self._store.watermarks.visible,
+            max_offset=self._store.watermarks.stored,
             last_read_timestamp=follower.received_ms,
             master_flush_offset=follower.master_end,
             activated=follower.follows,
             problem="" if follower.follows else follower.problem,
         )
+
+    def behind_seconds(self, offset: int) -> float:
+        """Returns for how long the log has had more than a slave that has it up to `offset`."""
+        return self._behind_seconds(offset, self._store.watermarks.stored)
 
     def _behind_seconds(self, offset: int, end: int) -> float:
         if offset >= end:
@@ -105,32 +123,38 @@ class ReplicationStatus:
         return round(now - since, 3)
 
 
-_LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 
 
-def check_role(settings: Settings, broker: BrokerSettings) -> None:
-    """Raises BadSettings if brokerRole and brokerId contradict each other."""
-    is_slave = settings.broker_role is BrokerRole.SLAVE
-    if is_slave and broker.broker_id <= 0:
+def check_role(role: Role, broker: BrokerSettings) -> None:
+    """Raises BadSettings if a store's role and brokerId contradict each other."""
+    if role.takes_replica_bytes and broker.broker_id <= 0:
         raise BadSettings(f"brokerRole=SLAVE needs a brokerId above 0, not {broker.broker_id}; 0 is the master's")
-    if not is_slave and broker.broker_id != 0:
-        raise BadSettings(
-            f"brokerRole={settings.broker_role} has brokerId 0, not {broker.broker_id}; set brokerRole=SLAVE"
-        )
+    if not role.takes_replica_bytes and broker.broker_id != 0:
+        raise BadSettings(f"brokerRole={role} has brokerId 0, not {broker.broker_id}; set brokerRole=SLAVE")
 
 
-def shown_settings(settings: Settings, broker: BrokerSettings) -> dict[str, str]:
+def shown_settings(store: MessageStore, broker: BrokerSettings) -> dict[str, str]:
     """Returns the settings of the port for slaves as texts, by name, as they are in force; port 0 if there is none."""
-    port = settings.ha_listen_port if listens(settings, broker) else 0
-    return {"brokerIP2": broker.broker_ip2 or _LOOPBACK, "haListenPort": str(port)}
+    port = store.settings.ha_listen_port if listens(store.role.name, store.settings, broker) else 0
+    return {"brokerIP2": broker.broker_ip2 or LOOPBACK, "haListenPort": str(port)}
 
 
-def listens(settings: Settings, broker: BrokerSettings) -> bool:
-    """Whether this broker accepts slaves, by its role and settings."""
-    if settings.broker_role is BrokerRole.ASYNC_MASTER:
+def listens(role: BrokerRole, settings: Settings, broker: BrokerSettings) -> bool:
+    """Whether a broker accepts slaves, by its role and settings."""
+    if role is BrokerRole.ASYNC_MASTER:
         is_set = "ha_listen_port" in settings.given or settings.ha_listen_port != TABLE["ha_listen_port"].default
-        return is_set or broker.broker_ip2 is not None
-    return settings.broker_role is BrokerRole.SYNC_MASTER
+        return is_set or broker.broker_ip2 is not None or broker.failover != "off"
+    return role is BrokerRole.SYNC_MASTER
+
+
+class ConnectedReplica(NamedTuple):
+    """A replica that follows a master."""
+
+    replica_id: int
+    behind_s: float
+    """For how long it has not had all that the log has."""
+    is_learner: bool
 
 
 class Replication:
@@ -142,21 +166,34 @@ class Replication:
         """Creates the parts that the broker's role needs. Raises BadSettings."""
         store, broker = state.store, state.settings.now
         self._settings, self._broker = store.settings, broker
+        self._is_directed = broker.failover != "off"
+        """Whether `follow` says whom this slave follows, and not the settings or a name server."""
         self._listener: SlaveListener | None = None
         self._follower: MasterFollower | None = None
+        self._link: MasterLink | None = None
         self._copy: ConfigCopy | None = None
         self.tickets = FollowTickets(access)
         self.listens_at: Address | None = None
         """The address to which slaves connect; None if slaves are not accepted."""
         link: MasterLink | None = None
-        if listens(store.settings, broker):
-            self._listener = SlaveListener(store, broker.ha_allow_from, access, self.tickets, tls, state.tasks)
+        if listens(store.role.name, store.settings, broker):
+            names = MasterNames(broker.broker_cluster_name, broker.broker_name)
+            self._listener = SlaveListener(store, names, broker.ha_allow_from, access, self.tickets, tls, state.tasks)
         if store.role.takes_replica_bytes:
-            link = MasterLink(store.settings, broker)
-            registration.on_master = link.set_addresses
+            self._link = link = MasterLink(store.settings, broker)
+            if not self._is_directed:
+                registration.on_master = link.set_addresses
             self._follower = MasterFollower(store, link, state.tasks)
             self._copy = ConfigCopy(state, link)
         self.status = ReplicationStatus(store, self._listener, self._follower, link)
+
+    def on_cut(self, cut: Callable[[str], object]) -> None:
+        """Calls `cut` with a sentence when a part of a slave's log has to be cut, which the store's next open does.
+
+        Until then the slave serves what it has, and follows nobody.
+        """
+        if self._follower is not None:
+            self._follower.on_cut = cut
 
     @property
     def is_slave(self) -> bool:
@@ -167,6 +204,11 @@ class Replication:
         """Whether this is a slave that receives its master's log."""
         return self._follower is not None and self._follower.follows
 
+    @property
+    def heard_ms(self) -> int:
+        """When a slave last received something from its master, in epoch ms; 0 if it is not connected, or a master."""
+        return 0 if self._follower is None else self._follower.received_ms
+
     def may_ask(self, client: Client) -> bool:
         """Whether slaves may connect from a client's address, so that it may read the tables that slaves copy."""
         return self._listener is not None and self._listener.allows(client.peer[0])
@@ -175,15 +217,46 @@ class Replication:
         """Listens for slaves if the role does. Returns the address, or None. Raises Unreachable."""
         if self._listener is None:
             return None
-        where = await self._listener.start(self._broker.broker_ip2 or _LOOPBACK, self._settings.ha_listen_port)
+        where = await self._listener.start(self._broker.broker_ip2 or LOOPBACK, self._settings.ha_listen_port)
         self.listens_at = where
         self.tickets.ha_address = host_text(*where)
         return where
 
     def start_following(self) -> None:
         if self._follower is not None and self._copy is not None:
-            self._follower.start()
+            if not self._is_directed:
+                self._follower.start()
             self._copy.start()
+
+    # -- directed by elections -------------------------------------------------------------------------------
+
+    async def follow(self, log_address: str, client_address: str, epoch: int) -> None:
+        """Follows the master at these addresses from now on, in this epoch only. Only for a slave."""
+        assert self._follower is not None
+        assert self._link is not None
+        await self._follower.pause()
+        self._link.direct(log_address, client_address)
+        self._link.expect_epoch(epoch)
+        self._follower.start()
+
+    async def stop_following(self) -> None:
+        """Follows no master. No byte of a master is appended when this has returned."""
+        if self._follower is not None:
+            await self._follower.pause()
+
+    def on_lost_master(self, lost: Callable[[], object]) -> None:
+        """Calls `lost` when a slave's connection to its master has ended, or could not be made."""
+        if self._follower is not None:
+            self._follower.on_lost = lost
+
+    def replicas(self) -> list[ConnectedReplica]:
+        """Returns the replicas that follow this master in its epoch."""
+        slaves = [] if self._listener is None else self._listener.slaves
+        return [
+            ConnectedReplica(each.hello.id, self.status.behind_seconds(each.acknowledged), each.hello.learner)
+            for each in slaves
+            if each.hello is not None and each.follows
+        ]
 
     async def stop(self) -> None:
         if self._follower is not None:

@@ -2,8 +2,9 @@
 
 `MasterFollower` runs in the loop's thread and keeps one connection. If the connection breaks, or is silent for
 haHousekeepingInterval ms, the follower opens a new one, with growing pauses, after the old connection's thread has
-ended. Logs that differ are never mixed: the slave reports the difference, serves the messages that it has, and checks
-again once a minute.
+ended. Logs that differ are never mixed. With epochs on both sides, the slave keeps the part of its log that the master
+does not have, and has it cut at the next open (`joining`). Otherwise it reports the difference, serves the messages
+that it has, and checks again once a minute.
 
 `LogReceiver` is one connection, served by its own thread. Only this thread uses the socket, so the connection may be
 encrypted. Any thread may call `wake` and `end`. Only whole records reach the store's log. Bytes that arrive in one read
@@ -22,11 +23,31 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from penstock.broker.replication.config_sync import LogMismatch, Master, MasterLink, check_same_log
-from penstock.broker.replication.master import EVERYTHING, FRAME, REPORT
+from penstock.broker.replication.config_sync import (
+    LogMismatch,
+    Master,
+    MasterLink,
+    ask_master,
+    check_same_log,
+)
+from penstock.broker.replication.handshake import (
+    EPOCH_FRAME,
+    EPOCH_REPORT,
+    LENGTH,
+    NO_CONFIRM,
+    SHAKE_HANDS,
+    Hello,
+    Welcome,
+    decode,
+    encode,
+    length_of,
+)
+from penstock.broker.replication.joining import CutNeeded, Joining
+from penstock.broker.replication.log_frames import EVERYTHING, FRAME, REPORT
 from penstock.errors import PenstockError, Unreachable
 from penstock.remoting.sockets import keep_alive, parse_address
 from penstock.store.encode_message import PutRefused
@@ -55,6 +76,9 @@ class LogReceiver:
         self._socket = connected
         self._tls = tls
         self._master = master
+        self._epoch = 0
+        """The master's epoch; 0 without a handshake."""
+        self._confirm = NO_CONFIRM
         self._log: ReplicaLog = store.replica_log
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closed = False
@@ -102,6 +126,31 @@ class LogReceiver:
 
     # -- the thread ------------------------------------------------------------------------------------------
 
+    def shake_hands(self, hello: Hello) -> Welcome:
+        """Shakes hands with the master, before `run`. Raises Unreachable, or BadFrame if the answer makes no sense."""
+        self._encrypt()
+        self._socket.settimeout(_HANDSHAKE_S)
+        try:
+            self._socket.sendall(REPORT.pack(SHAKE_HANDS) + encode(hello))
+            answer = decode(self._read_exactly(length_of(self._read_exactly(LENGTH.size))), Welcome)
+        except OSError as error:
+            raise Unreachable(f"the master did not answer the handshake: {error or 'no answer'}") from None
+        self._socket.setblocking(False)
+        return answer
+
+    def _read_exactly(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            piece = self._socket.recv(count - len(data))
+            if not piece:
+                raise Unreachable(self.why or "the master closed the connection during the handshake")
+            data += piece
+        return bytes(data)
+
+    def enter_epoch(self, epoch: int) -> None:
+        """The master's frames are those of this epoch, and so are the reports. Call it before `run`."""
+        self._epoch = epoch
+
     def run(self) -> None:
         """Serves the connection until it ends, and closes it. Raises Unreachable if it cannot be encrypted."""
         try:
@@ -115,7 +164,7 @@ class LogReceiver:
             self.close()
 
     def _encrypt(self) -> None:
-        if self._tls is not None:
+        if self._tls is not None and not isinstance(self._socket, ssl.SSLSocket):
             self._socket.settimeout(_HANDSHAKE_S)
             try:
                 self._socket = self._tls.wrap_socket(self._socket)
@@ -174,6 +223,7 @@ class LogReceiver:
     def _parse(self, data: memoryview) -> None:
         """Parses frames. Appends the bytes of all frames of one log file together."""
         pieces: list[memoryview] = []
+        head_size = EPOCH_FRAME.size if self._epoch else FRAME.size
         start, file_size = self._at, self._store.log.queue.file_size
         while data:
             if self._left:
@@ -186,18 +236,36 @@ class LogReceiver:
                     self._append(start, pieces)
                     pieces, start = [], self._at
                 continue
-            wanted = FRAME.size - len(self._head)
+            wanted = head_size - len(self._head)
             self._head += data[:wanted]
             data = data[wanted:]
-            if len(self._head) == FRAME.size:
-                at, self._left = FRAME.unpack(self._head)
-                self._head = b""
+            if len(self._head) == head_size:
+                at = self._take_head()
                 self._check(at)
                 if at != self._at or not pieces:
                     self._append(start, pieces)
                     pieces, start = [], at
                 self._at = at
         self._append(start, pieces)
+
+    def _take_head(self) -> int:
+        """Reads the header of a frame, all of which has arrived. Returns the offset of the frame. Raises BytesRefused.
+
+        A frame of another epoch comes from a master that has been replaced since the handshake.
+        """
+        head, self._head = self._head, b""
+        if not self._epoch:
+            at, self._left = FRAME.unpack(head)
+            return int(at)
+        at, self._left, epoch, confirm = EPOCH_FRAME.unpack(head)
+        if epoch != self._epoch:
+            raise BytesRefused(f"the master sent a frame of epoch {epoch}, but it shook hands in epoch {self._epoch}")
+        if confirm < NO_CONFIRM:
+            raise BytesRefused(f"the master says that consumers see its log up to {confirm}")
+        if confirm > self._confirm:  # before the bytes are appended, so that no consumer sees too many
+            self._confirm = confirm
+            self._store.watermarks.confirm(confirm)
+        return int(at)
 
     def _check(self, at: int) -> None:
         file_size = self._store.log.queue.file_size
@@ -246,13 +314,13 @@ class LogReceiver:
         """
         if self._master.is_penstock and self._log.is_empty:
             return EVERYTHING
-        return min(self._store.watermarks.visible, self._log.end)
+        return min(self._store.watermarks.stored, self._log.end)
 
     def _report(self) -> None:
         """Reports the end of this slave's log to the master. The report is also the heartbeat."""
         if not self._unsent:
-            self._reported = self._position
-            self._unsent = REPORT.pack(self._reported)
+            self._reported = position = self._position
+            self._unsent = EPOCH_REPORT.pack(self._epoch, position) if self._epoch else REPORT.pack(position)
         self._send()
 
     def _send(self) -> None:
@@ -286,8 +354,13 @@ class MasterFollower:
         self._supervisor = tasks
         self._thread = ThreadPoolExecutor(1, "penstock-follow")
         self._receiver: LogReceiver | None = None
+        self._joining = Joining(store, link)
+        self.on_cut: Callable[[str], object] | None = None
+        """Called on the loop when a part of the log has to be cut, which the next open does, with a sentence."""
         self.problem = ""
         """Why the last attempt to follow failed, as a sentence; empty if none has."""
+        self.on_lost: Callable[[], object] = lambda: None
+        """Called when a connection to the master has ended, or could not be made."""
         store.watermarks.on_advance(self._on_flushed)
 
     @property
@@ -308,6 +381,11 @@ class MasterFollower:
     def start(self) -> None:
         self._supervisor.run(_FOLLOW, self._run)
 
+    async def pause(self) -> None:
+        """Follows no more, until `start`. No byte is appended when this has returned."""
+        await self._supervisor.end(_FOLLOW)
+        self._link.close()
+
     async def stop(self) -> None:
         await self._supervisor.end(_FOLLOW)
         await asyncio.to_thread(self._thread.shutdown)
@@ -323,18 +401,28 @@ class MasterFollower:
                     self.problem = "the master's address is not known yet from any name server"
                     await self._link.known.wait()
                     self.problem = ""
-                master = await check_same_log(self._store, self._link)
+                master = await ask_master(self._link)
+                if not master.shakes_hands:
+                    if self._link.expected_epoch is not None:
+                        raise LogMismatch("the elected master knows no epochs: it must be a Penstock broker")
+                    await check_same_log(self._store, self._link, master)
                 began = await self._follow(master)
                 retry_s = _FIRST_RETRY_S if began else retry_s
             except LogMismatch as error:
                 self._set_problem(str(error), logging.ERROR)
                 await asyncio.sleep(_DIFFERENT_S)
                 continue
+            except CutNeeded as needed:
+                self._set_problem(str(needed), logging.WARNING)
+                if self.on_cut is not None:
+                    self.on_cut(str(needed))
+                await asyncio.Event().wait()  # nothing may be appended before the store is opened again
             except PenstockError as error:
                 self._set_problem(f"cannot follow the master: {error}", logging.WARNING)
             except Exception:
                 self.problem = "cannot follow the master: see the broker's log"
                 raise
+            self.on_lost()
             await asyncio.sleep(retry_s)
             retry_s = min(retry_s * 2, _MAX_RETRY_S)
 
@@ -356,8 +444,13 @@ class MasterFollower:
         except BaseException:
             connected.close()
             raise
-        running: asyncio.Future[None] | None = None
+        running: asyncio.Future[Any] | None = None
         try:
+            if master.shakes_hands:
+                hello = await asyncio.to_thread(self._joining.hello)
+                running = self._loop.run_in_executor(self._thread, receiver.shake_hands, hello)
+                await asyncio.wait([running])
+                receiver.enter_epoch(await self._joining.join(await running, master))
             self._receiver = receiver
             log.info("following master %s:%d from offset %d", *address, self._store.log.queue.wrote_offset)
             running = self._loop.run_in_executor(self._thread, receiver.run)

@@ -100,7 +100,9 @@ def plan_brokers(options: ServeOptions, count: int) -> list[PlannedBroker]:
                 host=host,
                 port=port,
                 advertised_port=advertised,
-                ha_port=settings.ha_listen_port + STRIDE * number if listens(settings, of_broker) else None,
+                ha_port=settings.ha_listen_port + STRIDE * number
+                if listens(settings.broker_role, settings, of_broker)
+                else None,
                 observe=_observe(observed, port, is_chosen=base != 0),
             )
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.cluster import failover
 from penstock.cli.cluster_connection import IGNORED, Broker, Call, Cluster, named, over_network
 from penstock.cli.confirmation import Yes, confirm, describe_change
 from penstock.cli.options import DryRun, Name, VerbGroup, help_if_alone
@@ -373,7 +375,7 @@ async def delete_kv(call: Call, namespace: Namespace, key: Key, yes: Yes = False
     _write_done(call, call.config.name_servers, f"deleted {namespace}/{key}")
 
 
-for verb, function in {
+_VERBS: dict[str, Callable[..., None]] = {
     "list": list_brokers,
     "status": status,
     "replication": replication,
@@ -386,5 +388,7 @@ for verb, function in {
     "kv": kv,
     "put-kv": put_kv,
     "delete-kv": delete_kv,
-}.items():
+    **failover.VERBS,
+}
+for verb, function in _VERBS.items():
     app.command(verb)(function)

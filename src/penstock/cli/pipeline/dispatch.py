@@ -1,19 +1,28 @@
-"""`penstock pipeline dispatch`: a streaming job that builds queues and index of a store with dispatch=external."""
+"""`penstock pipeline dispatch`: a streaming job that builds queues and index of a store with dispatch=external.
+
+Its log on stderr has times, like a broker's. A service manager learns when the job builds (`cli.service_manager`).
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
 
+from penstock.cli.log_output import LogFormat, LogFormatOption, LogLevel, errors_as_log, logging_to_stderr
 from penstock.cli.options import AsJson, option
-from penstock.cli.output import flush, write, write_json, write_note
+from penstock.cli.output import flush, write, write_json
+from penstock.cli.service_manager import ServiceManager
 from penstock.cli.spark import Confs, Master, parse_confs
+from penstock.cli.spark_output import spark_output_as_log
 from penstock.errors import BadSettings, PenstockError
 from penstock.human_units import format_size
 from penstock.store.external_dispatch.coordination import require_agreement
@@ -24,8 +33,14 @@ from penstock.store.readonly.store_folder import StoreFolder
 if TYPE_CHECKING:
     from penstock.pipeline.jobs.dispatch import DispatchJob, DispatchReport
 
-_POLL_S = 0.5
-_NOTE_INTERVAL_S = 10.0
+log = logging.getLogger("penstock.pipeline")
+
+_POLL_S: Final = 0.5
+_NOTE_INTERVAL_S: Final = 10.0
+ALONE_S: Final = 5.0
+"""With --once, Spark is started if the driver has not built everything by itself within so many seconds."""
+NO_PROGRESS_S: Final = 30.0
+"""After so many seconds without progress the log says so, and again after as many."""
 
 
 def dispatch(
@@ -35,14 +50,15 @@ def dispatch(
         float, option("--trigger", "SECONDS", "Time from the start of one batch to the next; default: none.")
     ] = 0.0,
     as_json: AsJson = False,
+    log_format: LogFormatOption = LogFormat.TEXT,
     master: Master = None,
     conf: Confs = None,
 ) -> None:
     """Build the queues of a store with dispatch=external.
 
     Builds queues and index continuously, as a stream. Runs until SIGTERM or Ctrl-C, beside the store's broker, and may
-    be killed and restarted at any time. One job per store; it reads its settings from the store. Exit status 0:
-    stopped; 2: could not run, or a write failed.
+    be killed and restarted at any time. One job per store; it reads its settings from the store. It builds by itself
+    while Spark starts. Exit status 0: stopped; 2: could not run, or a write failed.
 
     Examples:
 
@@ -51,22 +67,72 @@ def dispatch(
       penstock pipeline dispatch --store data/store
       penstock pipeline dispatch --store data/store --once --json
     """
-    from penstock.pipeline.jobs.dispatch import dispatch as start
-    from penstock.pipeline.jobs.dispatch import end_session
-    from penstock.pipeline.session import has_session, start_session
+    from penstock.pipeline.jobs.dispatch import CONNECT_REFUSED, DispatchJob
+    from penstock.pipeline.session import check_master, has_connect_session
 
     if trigger < 0 or (once and trigger):
         raise BadSettings("--trigger must be 0 or more seconds, and not together with --once")
+    if (master or "").startswith("sc://") or has_connect_session():
+        raise BadSettings(CONNECT_REFUSED)
+    pairs = parse_confs(conf)
     root = StoreFolder.find(store, None, None).layout.root
-    require_agreement(Files(), Layout(root, root / "commitlog"))  # raises before Spark starts
-    existed = has_session()
-    spark = start_session("penstock dispatch", master, parse_confs(conf))
-    try:
-        with _StopSignals() as stopped, start(spark, store, once=once, trigger=trigger) as job:
-            if not as_json:
-                write_note(f"{store}: dispatching from offset {job.report().start}")
-            _watch(job, stopped, quiet=as_json)
+    require_agreement(Files(), Layout(root, root / "commitlog"))
+    check_master(master or "")
+    level = LogLevel.WARNING if as_json else LogLevel.INFO
+    signals = _StopSignals()
+    with (
+        signals.noted(),  # also between the blocks that handle them otherwise
+        logging_to_stderr(log_format, level),
+        errors_as_log(log_format),
+        closing(ServiceManager()) as manager,
+    ):
+        try:
+            with signals.raised():
+                job = DispatchJob.open(root, once=once, trigger=trigger, on_wait=None if once else _Waiting(manager))
+        except KeyboardInterrupt:
+            if not signals:
+                raise
+            return
+        with job:
+            log.info("%s: dispatching from offset %d", root, job.report().start)
+            manager.ready(f"dispatching {root}")
+            _run(job, signals, master, pairs, once=once)
+            manager.stopping()
         _report(job.report(), as_json)
+
+
+class _Waiting:
+    """Says that the job waits for the store."""
+
+    def __init__(self, manager: ServiceManager) -> None:
+        self._manager = manager
+
+    def __call__(self, reason: str) -> None:
+        log.warning("waiting for the store: %s", reason)
+        self._manager.ready(f"waiting for the store: {reason}")
+
+
+def _run(job: DispatchJob, signals: _StopSignals, master: str | None, conf: dict[str, str], *, once: bool) -> None:
+    """Runs the job on Spark until it ends or a signal comes. With --once, Spark starts only if it is needed."""
+    from penstock.pipeline.jobs.dispatch import end_session
+    from penstock.pipeline.session import has_session, start_session
+
+    existed = has_session()
+    try:
+        with signals.raised():
+            if once and job.wait(ALONE_S):
+                return
+            with nullcontext() if existed else spark_output_as_log(log):
+                spark = start_session("penstock dispatch", master, conf)
+    except KeyboardInterrupt:
+        if not signals:
+            raise
+        return
+    try:
+        with signals.noted():
+            job.run_on(spark)
+            _watch(job, signals)
+            job.close()
     finally:
         if not existed:
             end_session(spark)
@@ -77,40 +143,58 @@ class _StopSignals:
 
     def __init__(self) -> None:
         self._received = False
-        self._previous: dict[int, object] = {}
 
     def __bool__(self) -> bool:
         return self._received
 
-    def _handle(self, number: int, frame: object) -> None:
-        if self._received:
-            os._exit(128 + number)
-        self._received = True
+    def raised(self) -> AbstractContextManager[None]:
+        """In the block, a signal raises KeyboardInterrupt, and so does one that came before it."""
+        return self._handling(raises=True)
 
-    def __enter__(self) -> _StopSignals:
-        self._previous = {number: signal.signal(number, self._handle) for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
+    def noted(self) -> AbstractContextManager[None]:
+        """In the block, a signal is only noted."""
+        return self._handling(raises=False)
 
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+    @contextmanager
+    def _handling(self, *, raises: bool) -> Iterator[None]:
+        def handle(number: int, frame: object) -> None:
+            if self._received:
+                os._exit(128 + number)
+            self._received = True
+            if raises:
+                raise KeyboardInterrupt
+
+        previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            if raises and self._received:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
-def _watch(job: DispatchJob, stopped: _StopSignals, *, quiet: bool) -> None:
-    noted = time.monotonic()
-    position = -1
-    while not stopped:
+def _watch(job: DispatchJob, signals: _StopSignals) -> None:
+    """Waits for the end of the job, or for a signal. Logs progress, and that there is none."""
+    noted = moved = time.monotonic()
+    shown = position = job.report().position
+    while not signals:
         try:
             if job.wait(_POLL_S):
                 return
         except PenstockError:
-            if stopped:  # the signal stopped Spark, too
+            if signals:  # the signal stopped Spark, too
                 return
             raise
-        report = job.report()
-        if not quiet and time.monotonic() - noted >= _NOTE_INTERVAL_S and report.position != position:
-            noted, position = time.monotonic(), report.position
-            write_note(f"complete up to {position}, {format_size(report.behind)} behind")
+        report, now = job.report(), time.monotonic()
+        if report.position != position or not report.behind:
+            position, moved = report.position, now
+        if now - moved >= NO_PROGRESS_S and now - noted >= NO_PROGRESS_S:
+            noted = now
+            log.warning("no progress for %.0f s; %s behind", now - moved, format_size(report.behind))
+        elif now - noted >= _NOTE_INTERVAL_S and position != shown:
+            noted, shown = now, position
+            log.info("complete up to %d, %s behind", position, format_size(report.behind))
 
 
 def _report(report: DispatchReport, as_json: bool) -> None:

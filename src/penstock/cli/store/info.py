@@ -12,13 +12,15 @@ from rich.table import Table
 from penstock.cli.options import AsJson, Config, Folder, Pairs
 from penstock.cli.output import add_row, show, table, write, write_json
 from penstock.cli.readonly_store import ReadOnlyStore, open_readonly, owner_name
+from penstock.clock import now_ms
 from penstock.config.java_properties import parse_properties
 from penstock.errors import BadStore
 from penstock.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from penstock.human_units import format_size, format_time
-from penstock.store import MessageStore
+from penstock.store import Dispatch, MessageStore
 from penstock.store.config_files import ConfigFile, ConfigFiles
 from penstock.store.damaged_ranges import quarantined_folders
+from penstock.store.external_dispatch.coordination import is_external
 from penstock.store.index import IndexFile
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder
@@ -29,13 +31,16 @@ def collect(view: ReadOnlyStore) -> dict[str, Any]:
     """Returns the JSON object of `store info`. Times are milliseconds, sizes bytes, offsets as in the files."""
     store, place = view.store, view.place
     report = store.report
+    behind = max(report.log_end - report.queues_end, 0)
     return {
         "path": str(place.layout.root.absolute()),
         "in_use_by": place.owner or None,
         "last_exit": _last_exit(view),
         "commit_log": _commit_log(store),
-        "dispatch_behind_bytes": max(report.log_end - report.queues_end, 0),
+        **_dispatch(view),
+        "dispatch_behind_bytes": behind,
         "dispatch_behind_messages": report.units_added,
+        "dispatch_behind_ms": _age(store, report.queues_end) if behind else 0,
         "topics": _topics(store),
         "index": _index(view),
         "checkpoint": _checkpoint(place.layout.checkpoint),
@@ -63,6 +68,20 @@ def _last_exit(view: ReadOnlyStore) -> str:
 
 
 # -- log and queues --
+
+
+def _dispatch(view: ReadOnlyStore) -> dict[str, Any]:
+    """Returns what builds queues and index, and the process of an external job, if one runs."""
+    files, layout = view.place.files, view.place.layout
+    if not is_external(files, layout):
+        return {"dispatch": str(Dispatch.INLINE), "dispatch_job": None}
+    return {"dispatch": str(Dispatch.EXTERNAL), "dispatch_job": files.lock_owner(layout.dispatch_lock) or None}
+
+
+def _age(store: MessageStore, offset: int) -> int:
+    """Returns the milliseconds since the record at this physical offset was stored; 0 if there is none."""
+    stored = store.records.store_timestamp(offset)
+    return max(now_ms() - stored, 0) if stored > 0 else 0
 
 
 def _commit_log(store: MessageStore) -> dict[str, Any]:
@@ -247,7 +266,7 @@ def _summary(report: dict[str, Any]) -> Table:
         "last exit": state,
         "log": f"{log['min_offset']} to {log['max_offset']}, {files}",
         "stored": f"{format_time(log['earliest_store_timestamp'])} to {format_time(log['latest_store_timestamp'])}",
-        "dispatch behind": f"{report['dispatch_behind_messages']} messages, {report['dispatch_behind_bytes']} bytes",
+        "dispatch": _dispatch_line(report),
         "checkpoint": times,
         "index": _index_line(report["index"]),
         "damage": f"{len(recovery['damage'])} ranges, {recovery['torn_bytes']} torn bytes at the end",
@@ -261,6 +280,17 @@ def _summary(report: dict[str, Any]) -> Table:
     return grid
 
 
+def _dispatch_line(report: dict[str, Any]) -> str:
+    behind = f"{report['dispatch_behind_messages']} messages, {report['dispatch_behind_bytes']} bytes behind"
+    if report["dispatch_behind_bytes"]:
+        behind += f", {report['dispatch_behind_ms'] / 1000:.0f} s"
+    if report["dispatch"] == Dispatch.INLINE:
+        return behind
+    job = report["dispatch_job"]
+    runs = f"by {owner_name(job)}" if job else "and no job runs: start `penstock pipeline dispatch`"
+    return f"external, {runs}; {behind}"
+
+
 def _index_line(index: dict[str, Any]) -> str:
     if not index["readable"]:
         return str(index["reason"])
@@ -269,7 +299,8 @@ def _index_line(index: dict[str, Any]) -> str:
 
 def _tables(report: dict[str, Any]) -> Iterator[Table]:
     if report["topics"]:
-        yield _queues(report["topics"])
+        is_late = report["dispatch"] == Dispatch.EXTERNAL and report["dispatch_behind_bytes"]
+        yield _queues(report["topics"], "queues, with messages that wait for the dispatch job" if is_late else "queues")
     if report["index"]["files"]:
         yield _index_files(report["index"]["files"])
     if report["config"]:
@@ -301,9 +332,9 @@ def _tables(report: dict[str, Any]) -> Iterator[Table]:
         yield grid
 
 
-def _queues(topics: list[dict[str, Any]]) -> Table:
+def _queues(topics: list[dict[str, Any]], title: str) -> Table:
     numbers = ("queue", "min", "max", "messages")
-    grid = table("queues", "topic", *numbers, "newest", right=numbers)
+    grid = table(title, "topic", *numbers, "newest", right=numbers)
     for topic in topics:
         for queue in topic["queues"]:
             ends = (queue["min_offset"], queue["max_offset"], queue["count"])

@@ -44,6 +44,11 @@ def share(ratio: float | None) -> str:
     return NOTHING if ratio is None or ratio != ratio else f"{ratio:.0%}"
 
 
+def behind(number: int, milliseconds: int) -> str:
+    """Returns bytes that wait, with the age of the oldest if it is known: `11 MiB, 2 min`."""
+    return f"{size(number)}, {span(milliseconds)}" if milliseconds else size(number)
+
+
 def path(*parts: str) -> str:
     """Returns a URL path of this site. Each part is quoted, so that a slash in it does not split it."""
     return "".join(f"/{quote(part, safe='')}" for part in parts)

@@ -58,7 +58,7 @@ def _reported(console: Console) -> None:
                 "disk": formatting.share(each.disk_used_ratio),
                 "capacity": each.disk_capacity,
                 "flush": formatting.size(each.flush_behind_bytes),
-                "dispatch": formatting.size(each.dispatch_behind_bytes),
+                "dispatch": formatting.behind(each.dispatch_behind_bytes, each.dispatch_behind_ms),
             }
             for each in await console.view.brokers()
         ]
@@ -91,7 +91,7 @@ def _show(info: dict[str, Any], outlook: dict[str, Any]) -> None:
         stat("log", formatting.size(log["max_offset"] - log["min_offset"]))
         stat("on disk", formatting.size(info["allocated_bytes"]))
         stat("log files", formatting.count(len(log["files"])))
-        stat("not dispatched yet", formatting.size(info["dispatch_behind_bytes"]))
+        stat("not dispatched yet", formatting.behind(info["dispatch_behind_bytes"], info["dispatch_behind_ms"]))
         stat("damaged ranges", formatting.count(len(recovery["damage"])))
         stat("Quarantine", formatting.size(sum(each["size"] for each in info["quarantine_folders"])))
     _log_map(info, outlook)

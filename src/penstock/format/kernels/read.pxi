@@ -230,6 +230,32 @@ ctypedef struct PageState:
     bint is_cold          # the plan says what is not in memory
 
 
+ctypedef struct FoundRecords:
+    int64_t count
+    int64_t size  # in all
+    const uint8_t* places[MAX_PAGE]
+    int64_t[MAX_PAGE] sizes
+
+
+ctypedef struct UsualPage:
+    PageState state
+    FoundRecords records
+    int64_t highest  # queue offset
+
+
+cdef bytes join_records(const FoundRecords* found):
+    cdef bytes joined = PyBytes_FromStringAndSize(NULL, found.size)
+    copy_records(PyBytes_AS_STRING(joined), found)
+    return joined
+
+
+cdef void copy_records(char* p, const FoundRecords* found) noexcept nogil:
+    cdef int64_t i
+    for i in range(found.count):
+        memcpy(p, found.places[i], found.sizes[i])
+        p += found.sizes[i]
+
+
 cdef class PageReader:
     """Reads pages of queues within fixed limits; has no other state.
 
@@ -312,6 +338,7 @@ cdef class PageReader:
         cdef Py_buffer unit_source, source
         cdef PageState page
         cdef Plan plan
+        cdef FoundRecords records
         cdef int64_t i
         cdef list damaged = []
         PyObject_GetBuffer(units, &unit_source, PyBUF_SIMPLE)
@@ -324,10 +351,12 @@ cdef class PageReader:
                 page.queue_offset = queue_offset
                 page.count = count
                 page.total = total
-                found = self.fill(
+                self.find(
                     &page, <const uint8_t*>unit_source.buf, stop, topic, queue_id, &source, base, readable, file_size,
                     log_start, log_end, max_records, hashes, texts, residency, written_from, loaded, damaged, &plan,
+                    &records,
                 )
+                found = join_records(&records)
             finally:
                 PyBuffer_Release(&source)
         finally:
@@ -366,21 +395,43 @@ cdef class PageReader:
         The other arguments are those of `read`. Returns a page; None, after which nothing has changed, for every other
         get, and wherever a status other than those three is due.
         """
+        cdef UsualPage usual
+        cdef int64_t first, most
+        cdef list damaged = []
+        if not read_long(offset, &first) or not read_long(max_records, &most):
+            return None
+        if not self.find_usual(
+            unit_files, lowest, first, topic, queue_id, log_files, file_size, log_end, most, hashes, texts,
+            written_from, damaged, &usual,
+        ):
+            return None
+        return self.page_type(
+            self.statuses[usual.state.status], usual.state.queue_offset, lowest, usual.highest,
+            join_records(&usual.records), usual.state.count, tuple(damaged) if damaged else (),
+            log_end - max(usual.state.last, 0) > self.memory_bytes,
+        )
+
+    cdef bint find_usual(
+        self, tuple unit_files, int64_t lowest, int64_t first, bytes topic, int32_t queue_id, tuple log_files,
+        int64_t file_size, int64_t log_end, int64_t most, hashes, tuple texts, int64_t written_from, list damaged,
+        UsualPage* usual,
+    ) except -1:
+        """Finds the records of the usual page; see `try_page`. Returns False for any other page.
+
+        The places of the records are valid until Python code runs, which may unmap the files.
+        """
         cdef Py_buffer unit_source, source
-        cdef PageState page
         cdef Plan plan
         cdef FileWindow units, log
-        cdef int64_t first, most, highest, at, stop, readable, log_start = -1, physical, place
+        cdef PageState* page = &usual.state
+        cdef int64_t at, stop, readable, log_start = -1, physical, place
         cdef Py_ssize_t i, log_count = len(log_files)
-        cdef list damaged = []
-        if not read_long(offset, &first) or not read_long(max_records, &most) or most <= 0 or file_size <= 0:
-            return None
-        if not len(unit_files) or not log_count:
-            return None
+        if most <= 0 or file_size <= 0 or not len(unit_files) or not log_count:
+            return False
         units = unit_files[len(unit_files) - 1].window
-        highest = (units.from_offset + units.readable()) // 20
-        if not lowest <= first < highest:
-            return None
+        usual.highest = (units.from_offset + units.readable()) // 20
+        if not lowest <= first < usual.highest:
+            return False
         i = len(unit_files) - 1
         while units.from_offset > first * 20 and i > 0:
             i -= 1
@@ -388,72 +439,68 @@ cdef class PageReader:
         at = first * 20 - units.from_offset
         readable = units.readable()
         if at < 0 or readable - at < 20 or not units.is_open():
-            return None
+            return False
         stop = min(readable, at + 20 * max(min(most, MAX_INT), MIN_EXAMINED))
         if units.residency is not None and not units.residency.has(at, stop):
-            return None
+            return False
         for i in range(log_count):
             log = log_files[i].window
             if log.is_open():
                 log_start = log.from_offset
                 break
         if log_start < 0:
-            return None
+            return False
         PyObject_GetBuffer(units.data, &unit_source, PyBUF_SIMPLE)
         try:
             if stop > unit_source.len:
-                return None
+                return False
             physical = load64(<const uint8_t*>unit_source.buf + at)
             log = log_files[0].window
             if physical < log.from_offset:
-                return None
+                return False
             place = (physical - log.from_offset) // file_size
             if place >= log_count:
-                return None
+                return False
             log = log_files[place].window
             if not log.is_open() or not log.from_offset <= physical < log.from_offset + file_size:
-                return None
+                return False
             PyObject_GetBuffer(log.data, &source, PyBUF_SIMPLE)
             try:
                 page.at = at
                 page.queue_offset = first
                 page.count = page.total = 0
-                found = self.fill(
-                    &page, <const uint8_t*>unit_source.buf, stop, topic, queue_id, &source, log.from_offset,
+                self.find(
+                    page, <const uint8_t*>unit_source.buf, stop, topic, queue_id, &source, log.from_offset,
                     log.readable(), file_size, log_start, log_end, most, hashes, texts, log.residency,
-                    written_from, 0, damaged, &plan,
+                    written_from, 0, damaged, &plan, &usual.records,
                 )
             finally:
                 PyBuffer_Release(&source)
         finally:
             PyBuffer_Release(&unit_source)
-        if page.is_cold or page.needed >= 0 or page.status < 0:
-            return None
-        return self.page_type(
-            self.statuses[page.status], page.queue_offset, lowest, highest, found, page.count,
-            tuple(damaged) if damaged else (), log_end - max(page.last, 0) > self.memory_bytes,
-        )
+        return not (page.is_cold or page.needed >= 0 or page.status < 0)
 
-    cdef fill(
+    cdef int find(
         self, PageState* page, const uint8_t* units, int64_t stop, bytes topic, int32_t queue_id,
         const Py_buffer* source, int64_t base, int64_t readable, int64_t file_size, int64_t log_start, int64_t log_end,
         int64_t max_records, hashes, tuple texts, Residency residency, int64_t written_from, int64_t loaded,
-        list damaged, Plan* plan,
-    ):
-        """Reads records from the unit at page.at on; returns their bytes. See `read`. units[page.at:stop] must exist."""
+        list damaged, Plan* plan, FoundRecords* found,
+    ) except -1:
+        """Finds records from the unit at page.at on. See `read`. units[page.at:stop] must exist.
+
+        The places of the records are valid until Python code runs, which may unmap the files.
+        """
         cdef Py_buffer hash_source
         cdef const int32_t* wanted = NULL
         cdef int64_t wanted_count = 0
         cdef const uint8_t* unit
         cdef const uint8_t* value = NULL
-        cdef const uint8_t* records[MAX_PAGE]
-        cdef int64_t sizes[MAX_PAGE]
         cdef int64_t physical = -1, code, i, taken = 0, taken_bytes = 0, value_size = 0
         cdef int64_t at = page.at, queue_offset = page.queue_offset, count = page.count, total = page.total
         cdef int32_t unit_size
         cdef int reason
         cdef Row row
-        cdef char* p
+        found.count = found.size = 0
         if hashes is not None:
             PyObject_GetBuffer(hashes, &hash_source, PyBUF_SIMPLE)
             wanted = <const int32_t*>hash_source.buf
@@ -479,7 +526,7 @@ cdef class PageReader:
                         if not residency.has(plan.starts[i], plan.stops[i]):
                             page.needed = load64(units + at)
                             page.is_cold = True
-                            return None
+                            return 0
             for i in range(UNITS_AHEAD):
                 prefetch_record(units, at + 20 * i, stop, source, base)
             while at + 20 <= stop and taken < MAX_PAGE:
@@ -532,8 +579,8 @@ cdef class PageReader:
                         if not count:
                             page.status = NO_MATCH
                     else:
-                        records[taken] = <const uint8_t*>source.buf + i
-                        sizes[taken] = unit_size
+                        found.places[taken] = <const uint8_t*>source.buf + i
+                        found.sizes[taken] = unit_size
                         taken += 1
                         count += 1
                         total += unit_size
@@ -542,19 +589,16 @@ cdef class PageReader:
                 page.last = physical
                 queue_offset += 1
                 at += 20
-            found = PyBytes_FromStringAndSize(NULL, taken_bytes)
-            p = PyBytes_AS_STRING(found)
-            for i in range(taken):
-                memcpy(p, records[i], sizes[i])
-                p += sizes[i]
         finally:
             if hashes is not None:
                 PyBuffer_Release(&hash_source)
+        found.count = taken
+        found.size = taken_bytes
         page.at = at
         page.queue_offset = queue_offset
         page.count = count
         page.total = total
-        return found
+        return 0
 
     cdef inline bint is_full(self, int64_t distance, int64_t count, int64_t total, int64_t max_records) noexcept nogil:
         """Whether a page of `count` records ends before a record that would bring it to `total` bytes."""
@@ -623,3 +667,66 @@ cdef inline bint has_hash(const int32_t* hashes, int64_t count, int32_t code) no
         if hashes[i] == code:
             return True
     return False
+
+
+cdef class QueuePages:
+    """Pages of one queue with all of its messages, as pulls want them again and again.
+
+    reader        reads the pages
+    queues        all queues by (topic, queue id); a queue that is no longer there has no pages
+    queue         the queue, with topic, topic_bytes, queue_id, min_offset, and its files in files.files
+    log           the log, with its files in `files`, file_size, written_from and flushed_where
+    only_flushed  whether only records on disk may be read
+    """
+
+    cdef PageReader reader
+    cdef dict queues
+    cdef tuple key
+    cdef object queue, log
+    cdef bytes topic
+    cdef int32_t queue_id
+    cdef int64_t file_size
+    cdef bint only_flushed
+
+    def __init__(self, PageReader reader not None, dict queues not None, queue, log, bint only_flushed):
+        self.reader = reader
+        self.queues = queues
+        self.key = (queue.topic, queue.queue_id)
+        self.queue = queue
+        self.log = log
+        self.topic = queue.topic_bytes
+        self.queue_id = queue.queue_id
+        self.file_size = log.file_size
+        self.only_flushed = only_flushed
+        if self.topic is None:
+            raise TypeError("a queue has a topic")
+
+    def read(self, int64_t offset, int64_t max_records):
+        """Returns (records, next, lowest and highest queue offset, count) of a page; None where `try_page` does, where
+        no message is found, or one is damaged."""
+        cdef UsualPage usual
+        cdef int64_t lowest = 0
+        if not self.find(offset, max_records, &usual, &lowest):
+            return None
+        return join_records(&usual.records), usual.state.queue_offset, lowest, usual.highest, usual.records.count
+
+    cdef bint find(self, int64_t offset, int64_t most, UsualPage* usual, int64_t* lowest) except -1:
+        """Like `read`; the places of the records are valid until Python code runs."""
+        cdef PyObject* found = PyDict_GetItem(self.queues, self.key)
+        cdef tuple files = self.log.files
+        cdef FileWindow last
+        cdef int64_t log_end
+        cdef list damaged
+        if found is not <PyObject*>self.queue or not len(files):
+            return False
+        if self.only_flushed:
+            log_end = self.log.flushed_where
+        else:
+            last = files[len(files) - 1].window
+            log_end = last.from_offset + last.readable()
+        lowest[0] = self.queue.min_offset
+        damaged = []
+        return self.reader.find_usual(
+            self.queue.files.files, lowest[0], offset, self.topic, self.queue_id, files, self.file_size, log_end, most,
+            None, (), self.log.written_from, damaged, usual,
+        ) and usual.state.status == FOUND and not damaged

@@ -3,7 +3,9 @@
 # every frame that this one leaves. The bytes are a stranger's: each length is compared with its buffer before use.
 
 cdef enum:
-    OWN_SUBSCRIPTION = 4  # a bit of a pull's sysFlag
+    COMMITS_OFFSET = 1  # bits of a pull's sysFlag
+    OWN_SUBSCRIPTION = 4
+    SLOW_NS = 1000000  # a pull that takes longer is counted by itself
     SCRATCH_BYTES = 65536
     REPLY_ROOM = 4096  # more than a reply takes beside its constant parts and its records
     MAX_CONSTANT = 16384
@@ -55,11 +57,20 @@ cdef class RequestPath:
     appender      appends the messages of sends
     topics        topics that take ordinary sends, each with its number of queues
     held          queues, as (topic, queue id), for which pulls wait
+    pulled        what `calls.pull` has kept for its key: (QueuePages, [messages, bytes]). Later pulls with the same key
+                  are served from the pages, and counted in the list
     calls         what is done in Python:
+                      when_safe(client, end offset, messages, seconds, count, replies), after sends whose replies wait:
+                      `messages` end at that offset of the log and took `seconds` in all; `replies` are the frames for
+                      `count` of them, the others want none. It must not raise
                       on_stored(topic, queue id), after a send to a queue in `held`
                       count_sent(topic, messages, bytes)
-                      pull(client, group, topic, queue id, offset, count, sysFlag, commitOffset, subVersion), which
-                      returns a page with data, next_begin_offset, min_offset and max_offset, or None
+                      pull(client, key, group, topic, queue id, offset, count, sysFlag, commitOffset, subVersion), which
+                      returns a page with data, next_begin_offset, min_offset and max_offset, or None. It may add the
+                      key to `pulled`, if the pull wants all messages
+                      commit_pulled(client, group, topic, queue id, offset), for a pull that was served from `pulled`
+                      count_got(pages, messages, bytes, seconds), for pulls that were served from `pulled`
+                      consume_hooks, a list: while it is not empty, no pull is served from `pulled`
                       commit(client, group, topic, queue id, offset), which returns whether it did
                       query(group, topic, queue id), which returns the offset, or a negative number
     frame_bytes   the largest frame
@@ -68,8 +79,9 @@ cdef class RequestPath:
     """
 
     cdef Appender appender
-    cdef dict topics, held
-    cdef object on_stored, count_sent, find_page, commit_offset, query_offset
+    cdef dict topics, held, pulled
+    cdef object when_safe, on_stored, count_sent, find_page, commit_pulled, count_got, commit_offset, query_offset
+    cdef list consume_hooks
     cdef int64_t frame_bytes, header_bytes, reply_bytes
     cdef bytes suffix, message_host, binary_head, binary_tail
     cdef tuple send_pieces, pull_pieces, query_pieces, commit_pieces
@@ -83,7 +95,12 @@ cdef class RequestPath:
     cdef int64_t replies_size, replies_room
     cdef uint8_t* scratch
     cdef str topic             # of the last send
-    cdef int64_t sent_count, sent_bytes  # to `topic`, not counted yet
+    cdef int64_t sent_count, sent_bytes  # to `topic`, not in `counted` yet
+    cdef list counted          # (topic, messages, bytes) of sends
+    cdef list stored           # queues of `held` that got messages
+    cdef int64_t room          # how many replies to sends may still wait; -1 if they do not wait
+    cdef int64_t run_messages, run_count, run_end, run_started  # sends since the last when_safe; theirs are `replies`
+    cdef int64_t got_pages, got_messages, got_bytes, got_ns  # of pulls, not counted yet
 
     def __cinit__(self):
         self.scratch = <uint8_t*>malloc(SCRATCH_BYTES)
@@ -91,15 +108,20 @@ cdef class RequestPath:
             raise MemoryError
 
     def __init__(
-        self, Appender appender not None, dict topics not None, dict held not None, calls, int64_t frame_bytes,
-        int64_t header_bytes, int64_t reply_bytes,
+        self, Appender appender not None, dict topics not None, dict held not None, dict pulled not None, calls,
+        int64_t frame_bytes, int64_t header_bytes, int64_t reply_bytes,
     ):
         self.appender = appender
         self.topics = topics
         self.held = held
+        self.pulled = pulled
+        self.when_safe = calls.when_safe
         self.on_stored = calls.on_stored
         self.count_sent = calls.count_sent
         self.find_page = calls.pull
+        self.commit_pulled = calls.commit_pulled
+        self.count_got = calls.count_got
+        self.consume_hooks = calls.consume_hooks
         self.commit_offset = calls.commit
         self.query_offset = calls.query
         self.frame_bytes = frame_bytes
@@ -142,27 +164,35 @@ cdef class RequestPath:
         check_pieces(commit, 2)
         self.query_pieces, self.commit_pieces = query, commit
 
-    def serve(self, client, bytes data not None, int64_t at, bytes born_host not None, bint takes_sends):
+    def serve(
+        self, client, bytes data not None, int64_t at, bytes born_host not None, bint takes_sends, int64_t room=-1
+    ):
         """Serves the frames of `data` from `at` on, up to the first one that it leaves, or that is not complete.
 
         client       passed to `calls`
         born_host    the client's host in its 8 or 20 bytes
         takes_sends  whether sends are served at all
+        room         how many replies to sends may wait until the messages are safe: they go to `calls.when_safe`, and
+                     further sends are left; -1: replies to sends do not wait
 
-        Returns (at, stop, replies): the place of the first frame that was not served; where that frame ends if it must
-        be served in another way, else `at`; and the frames of the replies, in pieces. With about `reply_bytes` of
-        replies it returns early.
+        Returns (at, stop, replies, error): the place of the first frame that was not served; where that frame ends if
+        it must be served in another way, else `at`; the frames of the replies, in pieces; and what one of `calls`
+        raised, or None. With an error and `stop` above `at`, that frame has failed: it must not be served again. With
+        about `reply_bytes` of replies it returns early.
         """
         cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(data)
-        cdef int64_t end = PyBytes_GET_SIZE(data), total, length, stop, left = at
+        cdef int64_t end = PyBytes_GET_SIZE(data), total, length, stop = at, left = at
         cdef uint32_t kind
+        cdef list done
+        error = None
         if at < 0 or at > end:
             raise ValueError(f"{at} is outside {end} bytes")
         if self.is_busy or (PyBytes_GET_SIZE(born_host) != 8 and PyBytes_GET_SIZE(born_host) != 20):
-            return at, at, []
+            return at, at, [], None
         self.is_busy = True
         self.client = client
         self.takes_sends = takes_sends
+        self.room = room
         self.born_host = PyBytes_AS_STRING(born_host)
         self.born_host_size = PyBytes_GET_SIZE(born_host)
         self.replies_size = self.done_size = 0
@@ -185,14 +215,42 @@ cdef class RequestPath:
                     left = stop
                     break
                 at = stop
+        except Exception as failure:
+            error = failure
+            left = stop
+        try:
+            self.end_run()
             self.finish_replies()
-            return at, max(left, at), done
+        except Exception as failure:
+            error = error or failure
+        try:
+            self.finish()
+        except Exception as failure:
+            error = error or failure
         finally:
             self.is_busy = False
             self.client = self.done = None
-            if self.sent_count:
-                self.count()
+        return at, max(left, at), done, error
+
+    cdef int finish(self) except -1:
+        """Does what may come after all requests: wakes pulls that wait, counts, and wakes dispatch."""
+        cdef list stored = self.stored, counted
+        cdef bint has_sent = self.sent_count > 0
+        self.count_topic()
+        counted = self.counted
+        self.stored = self.counted = None
+        try:
+            if stored is not None:
+                for topic, queue in stored:
+                    self.on_stored(topic, queue)
+            self.count_pulls()
+            if counted is not None:
+                for topic, messages, size in counted:
+                    self.count_sent(topic, messages, size)
+        finally:
+            if has_sent or counted is not None:
                 self.appender.notify()
+        return 0
 
     cdef bint take(
         self, const uint8_t* head, int64_t head_size, const uint8_t* body, int64_t body_size, bint is_binary
@@ -208,13 +266,14 @@ cdef class RequestPath:
         elif not parse_json(&header, head, head + head_size):
             return False
         self.make_room(0)
+        if header.code != COMMIT_CODE and header.code != QUERY_CODE and header.code != 11 and header.code != 361:
+            return self.takes_sends and self.send(&header, body, body_size)
+        self.end_run()
         if header.code == 11 or header.code == 361:
             return body_size == 0 and self.pull(&header)
         if header.code == COMMIT_CODE:
             return body_size == 0 and self.commit(&header)
-        if header.code == QUERY_CODE:
-            return body_size == 0 and self.query(&header)
-        return self.takes_sends and self.send(&header, body, body_size)
+        return body_size == 0 and self.query(&header)
 
     # -- sends -----------------------------------------------------------------------------------------------
 
@@ -223,8 +282,10 @@ cdef class RequestPath:
         cdef Piece piece
         cdef Placed placed
         cdef PyObject* queues
-        cdef int64_t size, queue_id = header.numbers[SENT_QUEUE], physical, end = 0, count = 1
+        cdef int64_t size, queue_id = header.numbers[SENT_QUEUE], physical, end = 0, count = 1, started = 0
         cdef bint is_batch = header.seen >> IS_BATCH & 1 and header.numbers[IS_BATCH]
+        if self.room == 0:
+            return False
         if not (is_plain(header, PRODUCER) and is_plain(header, SENT_TOPIC) and is_plain(header, DEFAULT_TOPIC)):
             return False
         if header.seen >> SENT_BROKER & 1 and not is_plain(header, SENT_BROKER):
@@ -258,6 +319,9 @@ cdef class RequestPath:
         ordinary.reconsume_times = header.numbers[RECONSUMED] if header.seen >> RECONSUMED & 1 else 0
         ordinary.prepared_offset = 0
         queue = queue_id
+        if self.room > 0 and not self.run_messages:
+            started = monotonic_ns()
+            self.finish_replies()
         if is_batch:
             self.make_room(count * (PyBytes_GET_SIZE(self.message_host) + 17))
             physical = self.appender.append_batch(
@@ -270,11 +334,36 @@ cdef class RequestPath:
             return False
         self.sent_count += count
         self.sent_bytes += end - physical
+        if self.room > 0:
+            if not self.run_messages:
+                self.run_started = started
+            self.run_messages += count
+            self.run_end = end
+            if not header.is_one_way:
+                self.run_count += 1
+                self.room -= 1
         if not header.is_one_way:
             self.reply_sent(header, physical, count, queue_id, placed.queue_offset)
         if PyDict_Size(self.held) and (topic, queue) in self.held:
-            self.on_stored(topic, queue)
+            if self.stored is None:
+                self.stored = []
+            self.stored.append((topic, queue))
         return True
+
+    cdef int end_run(self) except -1:
+        """Has the replies to the last sends wait until these are safe, if they have to.
+
+        Comes before any Python code that may let another thread run: so all messages of a run were stored in the same
+        role of this broker.
+        """
+        cdef int64_t messages = self.run_messages, count = self.run_count
+        if messages:
+            replies = PyBytes_FromStringAndSize(<char*>self.replies, self.replies_size)
+            self.replies_size = self.run_messages = self.run_count = 0
+            self.when_safe(
+                self.client, self.run_end, messages, (monotonic_ns() - self.run_started) / 1e9, count, replies
+            )
+        return 0
 
     cdef str topic_of(self, const uint8_t* text, int64_t size):
         """Returns the topic of a send, and counts what was sent to the one before it."""
@@ -284,16 +373,17 @@ cdef class RequestPath:
             known = PyUnicode_AsUTF8AndSize(self.topic, &known_size)
             if known_size == size and not memcmp(known, text, size):
                 return self.topic
-            self.count()
+            self.count_topic()
         self.topic = PyUnicode_DecodeUTF8(<const char*>text, size, NULL)
         return self.topic
 
-    cdef int count(self) except -1:
-        """Counts what was sent to the current topic."""
-        cdef int64_t count = self.sent_count, size = self.sent_bytes
-        if count:
+    cdef int count_topic(self) except -1:
+        """Notes what was sent to the current topic, to be counted at the end."""
+        if self.sent_count:
+            if self.counted is None:
+                self.counted = []
+            self.counted.append((self.topic, self.sent_count, self.sent_bytes))
             self.sent_count = self.sent_bytes = 0
-            self.count_sent(self.topic, count, size)
         return 0
 
     cdef int64_t properties_of(self, RequestHeader* header) noexcept:
@@ -328,25 +418,94 @@ cdef class RequestPath:
             if header.seen >> EXPRESSION_TYPE & 1 and header.sizes[EXPRESSION_TYPE]:
                 if not field_is(header, EXPRESSION_TYPE, "TAG", 3):
                     return False
+        key = self.key_of(header)
+        if key is not None and self.pull_known(header, key):
+            return True
         page = self.find_page(
-            self.client, text_at(header, GROUP), text_at(header, TOPIC), header.numbers[QUEUE],
+            self.client, key, text_at(header, GROUP), text_at(header, TOPIC), header.numbers[QUEUE],
             header.numbers[PULL_OFFSET], header.numbers[MAX_COUNT], flags, header.numbers[PULL_COMMIT],
             header.numbers[SUB_VERSION],
         )
         if page is None:
             return False
+        data = page.data
         self.reply_found(
-            header, page.data, page.next_begin_offset, page.min_offset, page.max_offset
+            header, PyBytes_GET_SIZE(data), page.next_begin_offset, page.min_offset, page.max_offset
         )
+        self.finish_replies()
+        self.done.append(data)
+        self.done_size += PyBytes_GET_SIZE(data)
         return True
 
-    cdef int reply_found(
-        self, const RequestHeader* header, bytes data, int64_t next_offset, int64_t lowest, int64_t highest
-    ) except -1:
+    cdef bytes key_of(self, const RequestHeader* header):
+        """Returns the key of a pull in `pulled`: all that decides which messages it may see, but for the offset."""
+        cdef int64_t group = header.sizes[GROUP], topic = header.sizes[TOPIC]
+        cdef bint is_own = header.numbers[PULL_SYS_FLAG] & OWN_SUBSCRIPTION
+        if group + topic > MAX_CONSTANT:
+            return None
+        self.scratch[0] = is_own
+        store64(self.scratch + 1, 0 if is_own else header.numbers[SUB_VERSION])
+        store32(self.scratch + 9, <int32_t>header.numbers[QUEUE])
+        store32(self.scratch + 13, <int32_t>group)
+        memcpy(self.scratch + 17, header.texts[GROUP], group)
+        memcpy(self.scratch + 17 + group, header.texts[TOPIC], topic)
+        return PyBytes_FromStringAndSize(<char*>self.scratch, 17 + group + topic)
+
+    cdef bint pull_known(self, const RequestHeader* header, bytes key) except -1:
+        """Serves a pull whose key is known; returns False, and nothing has changed, if it cannot."""
+        cdef PyObject* found = PyDict_GetItem(self.pulled, key)
+        cdef QueuePages pages
+        cdef list counts
+        cdef UsualPage usual
+        cdef const FoundRecords* records = &usual.records
+        cdef int64_t started, took, head, lowest = 0
+        if found is NULL or PyList_GET_SIZE(self.consume_hooks):
+            return False
+        started = monotonic_ns()
+        pages, counts = <tuple>found
+        self.finish_replies()
+        if not pages.find(header.numbers[PULL_OFFSET], max(header.numbers[MAX_COUNT], 1), &usual, &lowest):
+            return False
+        self.reply_found(header, records.size, usual.state.queue_offset, lowest, usual.highest)
+        head = self.replies_size
+        self.replies_size = 0
+        reply = PyBytes_FromStringAndSize(NULL, head + records.size)
+        memcpy(PyBytes_AS_STRING(reply), self.replies, head)
+        copy_records(PyBytes_AS_STRING(reply) + head, records)
+        took = monotonic_ns() - started
+        if took > SLOW_NS:
+            self.count_pulls()
+        self.got_pages += 1
+        self.got_messages += records.count
+        self.got_bytes += records.size
+        self.got_ns += took
+        if took > SLOW_NS:
+            self.count_pulls()
+        counts[0] += records.count
+        counts[1] += records.size
+        self.done.append(reply)
+        self.done_size += head + records.size
+        if header.numbers[PULL_SYS_FLAG] & COMMITS_OFFSET:
+            self.commit_pulled(
+                self.client, text_at(header, GROUP), text_at(header, TOPIC), header.numbers[QUEUE],
+                header.numbers[PULL_COMMIT],
+            )
+        return True
+
+    cdef int count_pulls(self) except -1:
+        cdef int64_t pages = self.got_pages, messages = self.got_messages, size = self.got_bytes, took = self.got_ns
+        if pages:
+            self.got_pages = self.got_messages = self.got_bytes = self.got_ns = 0
+            self.count_got(pages, messages, size, took / 1e9)
+        return 0
+
+    cdef void reply_found(
+        self, const RequestHeader* header, int64_t size, int64_t next_offset, int64_t lowest, int64_t highest
+    ) noexcept:
+        """Lays out the head of a reply to a pull, which `size` bytes of records follow."""
         cdef uint8_t* start = self.replies + self.replies_size
         cdef uint8_t* p
         cdef uint8_t* fields
-        cdef int64_t size = PyBytes_GET_SIZE(data)
         if header.is_binary:
             p = self.begin_binary(start, header.opaque, "FOUND", 5)
             fields = p
@@ -362,10 +521,6 @@ cdef class RequestPath:
             p = add_number(add_bytes(p, <bytes>self.pull_pieces[3]), header.opaque)
             p = add_bytes(p, <bytes>self.pull_pieces[4])
         self.add_frame(start, p, header.is_binary, size)
-        self.finish_replies()
-        self.done.append(data)
-        self.done_size += size
-        return 0
 
     cdef bint commit(self, const RequestHeader* header) except -1:
         cdef uint8_t* start = self.replies + self.replies_size

@@ -171,14 +171,13 @@ def read_once(
     `since_ms` and `until_ms` (exclusive) limit the store time, in epoch ms. Raises BadSettings, BadStore or
     Unreachable.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     from penstock.pipeline.source import spark_schema
+    from penstock.pipeline.spark_versions import arrow_schema
 
     options = _options(job_input, topics, starting_timestamp=since_ms, ending_timestamp=until_ms)
     names = message_columns()
     schema = spark_schema(names, options)
-    shape, arrow = RowShape.of(options, names), to_arrow_schema(schema, timezone="UTC")
+    shape, arrow = RowShape.of(options, names), arrow_schema(schema)
 
     def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
         return shape.batches(task, arrow)
@@ -213,12 +212,14 @@ def read_stream(
     failOnDataLoss to false. `more` are further source options. If the input has settings, they are written to a
     broker.conf in `folder`, because the source has no option for them. Raises BadSettings, BadStore or Unreachable.
     """
+    from penstock.pipeline.spark_versions import HAS_READ_LIMITS
+
     check_input(_options(job_input, topics))
     options = {
         "columns": ",".join(message_columns()),
         "startingOffsets": "earliest",
         "failOnDataLoss": "false" if allow_loss else "true",
-        "maxBytesPerTrigger": "1g",
+        **({"maxBytesPerTrigger": "1g"} if HAS_READ_LIMITS else {}),  # without: see run_batches
         "mode": "PERMISSIVE",  # jobs count damaged messages, and go on
         **({"subscribe": ",".join(topics)} if topics else {"subscribePattern": USERS_TOPICS}),
         **({"namesrv": job_input.namesrv} if job_input.namesrv else {"paths": json.dumps(_absolute(job_input.stores))}),
@@ -289,12 +290,26 @@ def _start_query(writer: DataStreamWriter) -> StreamingQuery:
 def run_batches(stream: DataFrame, each: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
     """Calls `each` with every micro-batch of the current messages and its number, then returns.
 
-    Raises PenstockError if the query fails.
+    Spark before 4.2 runs one micro-batch, with all messages, or the unfinished one of a killed run: then a second run
+    reads the others. Raises PenstockError if the query fails.
     """
+    from penstock.pipeline.spark_versions import HAS_READ_LIMITS
+
+    runs = 2 if not HAS_READ_LIMITS and _has_unfinished_batch(checkpoint) else 1
     with from_spark_errors():
         writer = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
-        query = _start_query(writer.trigger(availableNow=True))
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
+        for _ in range(runs):
+            query = _start_query(writer.trigger(availableNow=True))
+            try:
+                query.awaitTermination()
+            finally:
+                query.stop()
+
+
+def _has_unfinished_batch(checkpoint: Path) -> bool:
+    """Whether a run that was killed has logged the offsets of a micro-batch and has not committed it."""
+    begun, finished = (
+        max((int(path.name) for path in (checkpoint / kind).glob("*") if path.name.isdecimal()), default=-1)
+        for kind in ("offsets", "commits")
+    )
+    return begun > finished

@@ -4,6 +4,11 @@ A row is one property of one message: topic, queue, queue offset, physical offse
 micro-batch is a range of the log, split into pieces. Each piece becomes one file, named by its range. The file is
 written under a temporary name and then renamed. A replayed batch first removes the files of its killed run, so the
 index has every property once. Spark's checkpoint, in the same folder, keeps the position.
+
+Small files become larger ones: before a batch, 16 neighbours of about the same size are merged into one file, which has
+the name of their range, and then removed. A crash in between leaves both; `index_files` ignores, and the next batch
+removes, a file whose range another file contains. Files of the current batch are never merged, because the batch may be
+replayed.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +25,8 @@ import pyarrow.parquet as parquet
 
 from penstock.errors import BadStore
 from penstock.pipeline.errors import as_user_errors
+from penstock.pipeline.session import use_this_python
+from penstock.pipeline.spark_versions import requires
 from penstock.pipeline.store_tasks import LogTask, StorePaths
 from penstock.pipeline.stream_source import FORMAT, PublishedLog
 from penstock.store.external_dispatch.coordination import DispatchAgreement, read_agreement, read_mark
@@ -45,6 +52,9 @@ SCHEMA: Final = pa.schema(
 )
 """The columns of the index files."""
 
+MERGED_AT_ONCE: Final = 16
+_TIERS: Final = (1 << 20, 16 << 20)
+"""Files below the same size are neighbours to merge; those above the last size stay."""
 _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
 
@@ -54,9 +64,13 @@ def property_index(
 ) -> StreamingQuery:
     """Starts the query that maintains the index in the folder `target`. With `once`, it ends at the published position.
 
-    `trigger` is the minimum number of seconds between the starts of two batches. `spark.read.parquet(target)` can read
-    the index at any time. Raises BadStore if the store does not have dispatch=external.
+    `trigger` is the minimum number of seconds between the starts of two batches. `read_index` reads the index at any
+    time. Raises BadStore if the store does not have dispatch=external, and MissingPackage with `once` before Spark
+    4.2.
     """
+    if once:
+        requires((4, 2), "a property index that ends by itself (once)", instead="run it without once")
+    use_this_python(spark)
     root, folder = Path(store).absolute(), Path(target).absolute()
     layout = Layout(root, root / "commitlog")
     terms = read_agreement(Files(), layout)
@@ -75,7 +89,12 @@ def property_index(
     write = _write_function(root, terms, folder)
 
     def build(batch: DataFrame, number: int) -> None:
-        _remove_leftovers(batch, folder)
+        ranges = batch.collect()
+        begin, end = min((row.start for row in ranges), default=0), max((row.stop for row in ranges), default=0)
+        for path in _ranges(folder):
+            if begin <= path.start < end:  # of an earlier run of the same batch, which may have split it differently
+                path.path.unlink()
+        merge_small_files(folder, begin)
         batch.mapInArrow(write, "rows long").collect()
 
     checkpoint = (folder / "_checkpoint").as_uri()
@@ -87,14 +106,80 @@ def _log_folder(root: Path, terms: DispatchAgreement) -> Path:
     return Path(terms.commit_log) if terms.commit_log else root / "commitlog"
 
 
-def _remove_leftovers(batch: DataFrame, folder: Path) -> None:
-    """Removes the files of an earlier run of the same batch, which may have split the batch differently."""
-    ranges = batch.collect()
-    begin, end = min((row.start for row in ranges), default=0), max((row.stop for row in ranges), default=0)
-    for path in folder.glob("*.parquet"):
-        name = _NAME.fullmatch(path.name)
-        if name and begin <= int(name[1]) < end:
-            path.unlink()
+def read_index(spark: SparkSession, target: str | Path) -> DataFrame:
+    """Returns the index in the folder `target`, as it is now. Raises BadStore if there is none yet."""
+    paths = [str(path) for path in index_files(target)]
+    if not paths:
+        raise BadStore("there is no index here yet; start `property_index` first", path=Path(target))
+    return spark.read.parquet(*paths)
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+class _IndexFile(NamedTuple):
+    start: int
+    stop: int
+    path: Path
+
+
+def index_files(target: str | Path) -> list[Path]:
+    """Returns the files of the index in log order. Together they have every property once."""
+    return [each.path for each in _whole(_ranges(Path(target)))]
+
+
+def _ranges(folder: Path) -> list[_IndexFile]:
+    """Returns all files in log order; of two with the same start, the longer range comes first."""
+    names = ((_NAME.fullmatch(path.name), path) for path in folder.glob("*.parquet"))
+    return sorted(
+        (_IndexFile(int(name[1]), int(name[2]), path) for name, path in names if name),
+        key=lambda each: (each.start, -each.stop),
+    )
+
+
+def _whole(files: list[_IndexFile]) -> list[_IndexFile]:
+    """Returns the files without those whose range another one contains."""
+    kept: list[_IndexFile] = []
+    for each in files:
+        if not kept or each.stop > kept[-1].stop:
+            kept.append(each)
+    return kept
+
+
+def merge_small_files(folder: Path, end: int) -> None:
+    """Merges neighbours of about the same size among the files before the log position `end`."""
+    found = _ranges(folder)
+    files = _whole(found)
+    for each in found:
+        if each not in files:
+            each.path.unlink()
+    files = [each for each in files if each.stop <= end]
+    for limit in _TIERS:
+        run: list[_IndexFile] = []
+        for each in files:
+            if each.path.stat().st_size >= limit:
+                run = []
+                continue
+            run = [*run, each] if run and run[-1].stop == each.start else [each]
+            if len(run) == MERGED_AT_ONCE:
+                _merge(folder, run)
+                run = []
+        files = [each for each in _whole(_ranges(folder)) if each.stop <= end]
+
+
+def _merge(folder: Path, files: list[_IndexFile]) -> None:
+    path = _path(folder, files[0].start, files[-1].stop)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with parquet.ParquetWriter(temporary, SCHEMA) as writer:
+        for each in files:
+            writer.write_table(parquet.read_table(each.path, schema=SCHEMA))
+    temporary.replace(path)
+    for each in files:
+        each.path.unlink()
+
+
+def _path(folder: Path, start: int, stop: int) -> Path:
+    return folder / f"{start:020d}-{stop:020d}.parquet"
 
 
 def _write_function(
@@ -116,7 +201,7 @@ def write_range(root: Path, terms: DispatchAgreement, folder: Path, start: int, 
     """Writes the file for one range of the log and returns its number of rows. Deterministic."""
     tables = [SCHEMA.empty_table(), *properties_of(root, terms, start, stop)]
     table = pa.concat_tables(tables)
-    path = folder / f"{start:020d}-{stop:020d}.parquet"
+    path = _path(folder, start, stop)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     parquet.write_table(table, temporary)
     temporary.replace(path)

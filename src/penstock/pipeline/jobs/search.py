@@ -192,13 +192,12 @@ class _TaskSearch:
 
 def search(spark: SparkSession, query: SearchQuery, job_input: JobInput) -> SearchResult:
     """Searches stores or a cluster. Raises BadSettings, BadStore or Unreachable."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     from penstock.pipeline.source import spark_schema
+    from penstock.pipeline.spark_versions import arrow_schema
 
     options, tasks, coverage = _prepare(query, job_input)
     schema = spark_schema(_COLUMNS.names, options)
-    search_task = _TaskSearch(RowShape.of(options, _COLUMNS.names), query, to_arrow_schema(schema, timezone="UTC"))
+    search_task = _TaskSearch(RowShape.of(options, _COLUMNS.names), query, arrow_schema(schema))
     return SearchResult(map_in_workers(spark, tasks, search_task, schema), coverage)
 
 

@@ -20,6 +20,7 @@ import msgspec
 from penstock.errors import BadSettings, MissingPackage, PenstockError, StoreInUse
 from penstock.pipeline.lake.lake_folder import SPEC_FILE, Lake, check_initialised
 from penstock.pipeline.session import has_session, quiet_interrupts, start_connect_session, start_session
+from penstock.pipeline.spark_versions import requires
 from penstock.store.overlay_files import OverlayFiles
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def run_project(
     progress lines. No other Spark session may run in this process. Raises BadSettings, BadStore, LakeFailed,
     MissingPackage, or StoreInUse if another run is active.
     """
+    requires((4, 2), "a lake")
     folder = folder.absolute()
     lake = check_initialised(folder)
     _check_free(folder)

@@ -119,6 +119,10 @@ class HaConnection(Body, kw_only=True):
     transfer_from_where: Int64 = 0
     behind_seconds: float = 0.0
     last_ack_timestamp: Int64 = 0
+    broker_id: Int32 = 0
+    """0 if the slave does not say who it is."""
+    epoch: Int32 = 0
+    """The epoch in which the slave follows; 0 without epochs."""
 
 
 class HaClient(Body, kw_only=True):
@@ -143,3 +147,7 @@ class HaRuntimeInfo(Body, kw_only=True):
     ha_connection_info: list[HaConnection] = []
     ha_client_runtime_info: HaClient | None = None
     broker_role: str = ""
+    epoch: Int32 = 0
+    """The epoch of the broker's role; 0 without epochs."""
+    epochs: list[list[Int64]] = []
+    """Epoch and start of each part of the log, oldest first; the newest 100."""

@@ -35,6 +35,7 @@ from penstock.store.external_dispatch.coordination import (
     MarkFile,
     acquire_job_lock,
     built_position,
+    is_external,
     read_mark,
     require_agreement,
 )
@@ -64,14 +65,8 @@ class Builder:
         agreement = require_agreement(files, layout)
         self.settings = settings = agreement.settings(root)
         self.layout = layout = Layout.of(root, settings)
-        end = read_mark(files, layout.dispatch_end)
-        owner = files.lock_owner(layout.lock)
-        if owner and end is not None and not end.is_of_this_boot:
-            raise BadStore("the store is open on another host; run the driver of this job on that host", path=root)
-        if files.exists(layout.abort) and not owner:
-            raise BadStore(
-                "the store was not closed cleanly, and its log may be incomplete; start the store first", path=root
-            )
+        if reason := why_not_yet(files, root):
+            raise BadStore(reason, path=root)
         self._io = files
         self._lock = lock
         self._disk = OverlayFiles()
@@ -171,6 +166,7 @@ class Builder:
             if not names or end <= int(names[0]):
                 return
             queue.map_files([int(names[0])])
+            queue.files[0].wrote = 0  # readable up to `end` only, like the files below
         while (last := queue.last) is not None:
             last.wrote = min(max(end - last.from_offset, last.wrote), last.size)
             following = last.path.with_name(file_name(last.from_offset + last.size))
@@ -217,6 +213,19 @@ class Builder:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def why_not_yet(files: Files, root: Path) -> str:
+    """Returns why a job has to wait for the store, as a sentence; empty if it does not. Takes no lock."""
+    layout = Layout(root, root / "commitlog")
+    if not files.lock_owner(layout.lock):
+        if files.exists(layout.abort):
+            return "the store was not closed cleanly, and its log may be incomplete; start the store first"
+        return ""
+    end = read_mark(files, layout.dispatch_end)
+    if is_external(files, layout) and (end is None or not end.is_of_this_boot):
+        return "the store is still starting, or is open on another host; run the driver of this job on the store's host"
+    return ""
 
 
 def published_end(files: Files, layout: Layout, otherwise: int = 0) -> int:

@@ -3,7 +3,8 @@
 `ExternalDispatch` replaces the dispatcher in an append-only store. Its thread writes the mark `dispatch.end` whenever
 the confirmed end of the log moves. While the job lags behind, the thread polls the mark `dispatch.done` every few
 milliseconds, maps new units and index files, and notifies listeners. After five seconds without a change it polls less
-often. `catch_up` reads `dispatch.done` and maps new units once, on the caller's thread.
+often. `catch_up` reads `dispatch.done` and maps new units once, on the caller's thread. `lag` says how far the job is
+behind, and whether it is missing or makes no progress.
 
 Only units whose records end at or before the position in `dispatch.done` become visible. Files are mapped privately, so
 this module cannot change a queue or the index. One thread at a time refreshes; readers of the queues continue
@@ -16,19 +17,21 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.format import kernels
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
+from penstock.human_units import format_size
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, view_units
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics import DeletedTopics
-from penstock.store.dispatch import Dispatcher
+from penstock.store.dispatch import Dispatcher, DispatchLag
 from penstock.store.dispatch_state import read_state
+from penstock.store.epochs import EpochFile
 from penstock.store.external_dispatch.coordination import DispatchMark, MarkFile, built_position
 from penstock.store.file_io import Files
 from penstock.store.index import Index, IndexFile
@@ -36,6 +39,7 @@ from penstock.store.layout import Layout, path_below
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.overlay_files import OverlayFiles
+from penstock.store.record_reader import RecordReader
 from penstock.store.retention.derived import DerivedCleaner, Dropper
 from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.settings import Settings
@@ -141,6 +145,19 @@ def refresh_index(files: Files, index: Index) -> None:
 _POLL_S: Final = 0.005
 _IDLE_POLL_S: Final = 0.1
 _IDLE_AFTER_S: Final = 5.0
+_NO_JOB: Final = "consumers get no new messages, because no job builds the queues (dispatch=external)"
+NO_PROGRESS_S: Final = 60.0
+"""A job that makes messages wait for so long without any progress is a problem."""
+
+
+class _Waiting(NamedTuple):
+    """Messages that wait for the job."""
+
+    position: int
+    since: float
+    """The monotonic time since which the job has made no progress."""
+    oldest_ms: int
+    """Store time of the oldest of them; -1 if it is unknown."""
 
 
 class ExternalDispatch(Dispatcher):
@@ -154,10 +171,14 @@ class ExternalDispatch(Dispatcher):
         derived: DerivedFiles,
         delay_levels: tuple[int, ...],
         flags: RunningFlags,
+        clock: Callable[[], int],
     ) -> None:
         super().__init__(commit_log, derived, delay_levels, flags)
         self._io = files
         self._layout = layout
+        self._clock = clock
+        self._records = RecordReader(commit_log, verify_crc=False)
+        self._waiting: _Waiting | None = None
         self._disk = OverlayFiles()
         self._end: MarkFile | None = None
         self._done: MarkFile | None = None
@@ -198,6 +219,7 @@ class ExternalDispatch(Dispatcher):
             self.catch_up()
             if (self.position, self._published) != before:
                 changed = time.monotonic()
+            self._observe()
 
     def stop(self) -> None:
         """Ends the thread and publishes the final end of the log."""
@@ -217,6 +239,39 @@ class ExternalDispatch(Dispatcher):
         if now != self._published and self._end is not None:
             self._end.write(*now)
             self._published = now
+
+    # -- the job's progress ----------------------------------------------------------------------------------
+
+    def _observe(self) -> None:
+        """Notes since when messages wait for the job. Runs on the dispatch thread, because it may read cold pages."""
+        waiting, position = self._waiting, self.position
+        if self.behind <= 0:
+            self._waiting = None
+        elif waiting is None or waiting.position != position:
+            self._waiting = _Waiting(position, time.monotonic(), self._records.store_timestamp(position))
+
+    def lag(self) -> DispatchLag:
+        waiting, behind = self._waiting, max(self.behind, 0)
+        job = self._io.lock_owner(self._layout.dispatch_lock)
+        if not behind or waiting is None:
+            return DispatchLag(behind, 0, "" if job else f"{_NO_JOB}; {self._advice()}")
+        stalled_s = time.monotonic() - waiting.since
+        age_ms = self._clock() - waiting.oldest_ms if waiting.oldest_ms > 0 else int(stalled_s * 1000)
+        age_ms = max(age_ms, 0)
+        far = f"{format_size(behind)} and {age_ms / 1000:.0f} s behind"
+        if not job:
+            return DispatchLag(behind, age_ms, f"{_NO_JOB}: dispatch is {far}; {self._advice()}")
+        if stalled_s < NO_PROGRESS_S:
+            return DispatchLag(behind, age_ms)
+        who = f"process {job}" if job > 0 else "a process of another host"
+        return DispatchLag(
+            behind,
+            age_ms,
+            f"dispatch is {far}, and its job ({who}) has made no progress for {stalled_s:.0f} s; see the job's log",
+        )
+
+    def _advice(self) -> str:
+        return f"run `penstock pipeline dispatch --store {self._layout.root}`"
 
     # -- following -------------------------------------------------------------------------------------------
 
@@ -295,6 +350,7 @@ def append_only_engine(files: Files, layout: Layout, settings: Settings, clock: 
     flags = RunningFlags()
     log = CommitLog(files, layout.commit_log, settings, clock)
     derived = DerivedFiles.of(OverlayFiles(), layout, settings, clock)
-    dispatcher = ExternalDispatch(files, layout, log, derived, settings.delay_levels, flags)
+    dispatcher = ExternalDispatch(files, layout, log, derived, settings.delay_levels, flags, clock)
     deleted_topics = DeletedTopics(files, layout.deleted_topics)
-    return Engine(files, layout, settings, clock, flags, log, derived, dispatcher, deleted_topics)
+    epochs = EpochFile(files, layout.epochs)
+    return Engine(files, layout, settings, clock, flags, log, derived, dispatcher, deleted_topics, epochs)

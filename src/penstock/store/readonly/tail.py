@@ -9,11 +9,16 @@ deleted and created again under the same name. Changes nothing on disk. Not thre
 
 If the store was not closed cleanly, the queues may lack records of the log that the next start would dispatch. The tail
 does not show those records. `is_cleanly_closed` excludes this case.
+
+Keys are found in the index files as they are. The owner appends a record's keys after its unit, so what lies behind the
+last indexed record is returned as well. A record counts only if its own unit points to it.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -24,15 +29,16 @@ from penstock.format import kernels
 from penstock.format.kernel_row_types import Reason
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
 from penstock.format.record_layout import HEAD, LONG, head_of, physical_offset_of, size_and_magic, store_timestamp_at
-from penstock.store.consume_queue import ConsumeQueue, count_valid, view_units
+from penstock.store.consume_queue import NO_UNIT, ConsumeQueue, count_valid, unit_pages, view_units
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch_state import read_state
+from penstock.store.index import Index
 from penstock.store.layout import Layout, path_below
 from penstock.store.mapped_file import MappedFile
 from penstock.store.mapped_file_queue import file_name
 from penstock.store.overlay_files import OverlayFiles
 from penstock.store.readonly.geometry import fit_to_files
-from penstock.store.readonly.view import FilesView
+from penstock.store.readonly.view import FilesView, MapCache
 from penstock.store.settings import Settings
 from penstock.store.sink.journal import pending_start
 
@@ -74,6 +80,25 @@ class QueueTail:
     def page(self, queue_offset: int, most: int) -> Units | None:
         """Returns a copy of at most `most` units of one file, from `queue_offset` on; None if there are none."""
         return self._queue.page(queue_offset, min(most, self.max_offset - queue_offset))
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int]:
+        """Returns (physical offset, size, tags code); NO_UNIT if the queue does not have the unit (any more)."""
+        return self._queue.unit(queue_offset) if queue_offset < self.max_offset else NO_UNIT
+
+    def unit_files(self) -> list[kernels.UnitFile]:
+        """Returns the queue's files up to `max_offset`. Valid until the next refresh."""
+        end = self.max_offset * UNIT_SIZE
+        return [
+            kernels.UnitFile(
+                self.queue_id, file.from_offset // UNIT_SIZE, min(file.wrote, end - file.from_offset), file.map.view
+            )
+            for file in self._queue.files.files
+            if file.from_offset < end
+        ]
+
+    def count_after(self, physical_offset: int) -> int:
+        """Returns the number of units behind the last one that points at or before `physical_offset`."""
+        return self.max_offset - min(self._queue.first_from(physical_offset + 1), self.max_offset)
 
     def refresh(self, log_min: int, *, listing: bool) -> None:
         """Updates `min_offset` and `max_offset`. With `listing`, also detects a replaced first or last file."""
@@ -184,6 +209,8 @@ class QueueTail:
 
 _LIST_EVERY_S: Final = 0.2
 _TRIES: Final = 3
+_MAX_UNINDEXED: Final = 10_000
+"""The most messages of a topic behind the end of the index among which a search by key does not use the index."""
 
 
 class StoreTail:
@@ -195,6 +222,7 @@ class StoreTail:
         self._given = settings
         self.settings = settings
         """The given settings, with the sizes of the store's files once files exist."""
+        self._index_problem = ""
         self._log = FilesView(layout.commit_log, settings.mapped_file_size_commit_log)
         self._listed = float("-inf")
         self._folders: dict[Path, tuple[int, int] | None] = {}
@@ -265,7 +293,7 @@ class StoreTail:
 
     def _adopt_file_sizes(self) -> None:
         """Adopts the sizes of the files now on disk, and starts without queues. An empty store has no sizes yet."""
-        self.settings = fit_to_files(self._given, self._io, self._layout).settings
+        self.settings, self._index_problem = fit_to_files(self._given, self._io, self._layout)
         for queue in self.queues.values():
             queue.close()
         self.queues.clear()
@@ -281,6 +309,56 @@ class StoreTail:
             return -1
         at += store_timestamp_at(head_of(data, at).sys_flag)
         return int(LONG.unpack_from(data, at)[0]) if at + LONG.size <= file.size else -1
+
+    # -- keys ------------------------------------------------------------------------------------------------
+
+    def find_keys(self, topic: str, keys: Sequence[str]) -> list[int] | None:
+        """Returns the physical offsets of the topic's messages that may have one of the keys, sorted.
+
+        These are the messages that have one, and those that the index does not contain yet. Does not check CRCs.
+        Returns None if the index files cannot tell: some are missing, have another size, or end too early.
+        """
+        state = read_state(self._io, self._layout.dispatched)
+        if self._index_problem or (state is not None and state.index_end is None):
+            return None
+        index = Index(self._io, self._layout.index, self.settings.index_geometry, lambda: 0)
+        try:
+            names = index.names()
+            if any(self._io.size(index.folder / name) != index.geometry.file_size for name in names):
+                return None
+            index.load(names)
+        except (BadStore, FileNotFoundError):  # a file was deleted meanwhile, or a foreign file is there
+            return None
+        with closing(index):
+            end = index.end_offset
+            queues = [queue for (name, _), queue in sorted(self.queues.items()) if name == topic]
+            behind = {queue: queue.count_after(end) for queue in queues}
+            if sum(behind.values()) > _MAX_UNINDEXED or (state is not None and end < (state.index_end or 0)):
+                return None
+            found = self._find_in(index, topic, list(keys), [file for queue in queues for file in queue.unit_files()])
+        if found is None:
+            return None
+        for queue, count in behind.items():
+            for _, units in unit_pages(queue, queue.max_offset - count, queue.max_offset):
+                found.update(units["offset"][units["size"] != NO_RECORD_SIZE].tolist())
+        return sorted(offset for offset in found if self.log_min <= offset < self.log_end)
+
+    def _find_in(self, index: Index, topic: str, keys: list[str], units: list[kernels.UnitFile]) -> set[int] | None:
+        """Returns the physical offsets of the records with one of the keys; None if a file of the log is missing."""
+        size, end = self._log.file_size, self.log_end
+        with MapCache(self._io) as maps:
+            log = FilesView(self._layout.commit_log, size, maps)
+            files = [log.find_any_size(begin) for begin in range(self.log_min, end, size)]
+            logs = [file.map.view for file in files if file is not None and file.size == size]
+            if len(logs) < len(files):
+                return None
+            geometry = index.geometry
+            tables: list[kernels.Buffer] = [file.map.view for file in index.files]
+            _, offsets, confirmed = kernels.find_keys(
+                keys, topic.encode("utf-8", "surrogateescape"), tables, geometry.slots, geometry.items, logs,
+                self.log_min, size, end, 0, 2**63 - 1, False, units,
+            )  # fmt: skip
+            return set(offsets[confirmed].tolist())
 
     # -- a store that is not open ---------------------------------------------------------------------------
 

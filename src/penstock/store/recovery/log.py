@@ -59,6 +59,7 @@ EVERY_SECONDS = 2.0
 """How often a walk saves its state."""
 _FILES_AFTER_CLEAN_EXIT = 3
 _NOTES_OF_A_KIND = 20
+_STRIDE = 16 << 20
 
 
 class _WalkDocument(msgspec.Struct):
@@ -239,7 +240,7 @@ class LogRecovery:
     def _find_torn(self) -> None:
         for file in self._queue.files:
             position = max(self.end - file.from_offset, 0)
-            if position < file.size and (used := file.map.nonzero_end(position)) > position:
+            if position < file.size and (used := _used_end(file, position)) > position:
                 self._torn.append((file, used))
 
     def _is_removed_whole(self, file: MappedFile) -> bool:
@@ -388,3 +389,19 @@ def recheck_live_log(log: MappedFileQueue, end: int, damage: list[DamagedRange])
             return each.physical_offset, real
         real.append(each)
     return end, real
+
+
+def _used_end(file: MappedFile, position: int) -> int:
+    """Returns the position after the file's last nonzero byte; `position` if that is before it.
+
+    The map is unchanged so far. What was read takes no memory if the map is private.
+    """
+    stop = file.size
+    while stop > position:
+        begin = max(position, stop - _STRIDE)
+        used = file.map.nonzero_end(begin, stop)
+        if used > begin:
+            return used
+        file.map.let_go(begin, stop)
+        stop = begin
+    return position

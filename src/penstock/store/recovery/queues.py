@@ -51,6 +51,8 @@ from penstock.store.store_parts import Engine
 
 _MAX_RESTARTS = 8
 _WORTH_A_THREAD = 16 << 20
+_WRITE_EVERY = 256 << 20
+"""Bytes of the log after which what was derived from them begins to go to the disk."""
 
 
 class _InspectedQueue(msgspec.Struct):
@@ -310,6 +312,7 @@ class Redispatch:
     ) -> None:
         self._log = engine.log
         self._queues = engine.queues
+        self._index = engine.index
         self._dispatcher = engine.dispatcher
         self._state = state
         self._state_is_garbage = state_is_garbage
@@ -402,12 +405,25 @@ class Redispatch:
         meter = ProgressMeter(on_progress, DISPATCH, goal - start)
         ahead = dispatcher.prefetching() if goal - start >= _WORTH_A_THREAD else nullcontext()
         with ahead, dispatcher.refusing_gaps_before(no_gap_before):
+            written = start
             while dispatcher.position < goal:
                 before = dispatcher.position
                 with dispatcher.paused():
                     dispatcher.step()
                 meter.add(dispatcher.position - before)
+                if dispatcher.position - written >= _WRITE_EVERY:
+                    written = dispatcher.position
+                    self._start_writing()
+            self._start_writing()
         dispatcher.advance_timestamp(self._log.newest_timestamp)
+
+    def _start_writing(self) -> None:
+        """Has the disk work while the processor does: the sync at the end waits for what is left."""
+        for queue in self._queues:
+            for file in queue.files.files[-2:]:
+                file.map.start_writing()
+        for table in () if self._index is None else self._index.files[-2:]:
+            table.map.start_writing()
 
     def _keep_queue_offsets(self, log_end: int) -> None:
         """Reserves the queue offsets of messages lost at the end of a queue: consumers may have read past them.

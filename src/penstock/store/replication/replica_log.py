@@ -61,6 +61,8 @@ class ReplicaLog:
         """How many partial bytes are damaged for certain: no valid record begins in them."""
         self._is_filler = False
         """Whether the next bytes, up to the end of the file, belong to a filler."""
+        self.epoch = log.role.epoch
+        """The epoch of the role in which bytes are received; `append` raises PutRefused once the store has another."""
         self._refused_at = -1
         """Physical offset of the last refused bytes; -1 if none were refused."""
         self._refusal = ""
@@ -77,6 +79,10 @@ class ReplicaLog:
     def drop_partial(self) -> None:
         """Drops the partial record. Must be called after a disconnect. The next bytes start at `end`."""
         self._partial, self._needed, self._searched = bytearray(), 0, 0
+
+    def enter_epoch(self, epoch: int) -> None:
+        """The bytes from now on are those of a master in this epoch, which the store's role has entered before."""
+        self.epoch = epoch
 
     def refuse(self, reason: str) -> None:
         """From now on `append` raises StoreFailed: the store can no longer keep what it acknowledges. Thread-safe."""
@@ -191,7 +197,7 @@ class ReplicaLog:
         self._partial_at, self._partial, self._needed = offset, whole, needed
 
     def _append(self, offset: int, data: memoryview, *, whole: bool = True, newest: int = 0) -> None:
-        self._log.append_bytes(offset, data, whole=whole, newest=newest)
+        self._log.append_bytes(offset, data, whole=whole, newest=newest, epoch=self.epoch)
         self._log.watermarks.sync_soon(offset + len(data))
 
 
@@ -210,20 +216,22 @@ def _first_cut_off(data: memoryview, base: int, start: int) -> tuple[int, int]:
     return max(start, len(data) - BLANK_HEADER_SIZE + 1), 0
 
 
-def last_record(log: CommitLog, queues: ConsumeQueues) -> tuple[int, bytes] | None:
-    """Returns the physical offset and the bytes of the log's newest valid record; None if the log has none.
+def last_record(log: CommitLog, queues: ConsumeQueues, end: int) -> tuple[int, bytes] | None:
+    """Returns the physical offset and the bytes of the newest valid record before `end`; None if the log has none.
 
     The search starts at the newest record that a queue points to. It may take as long as a walk over one file.
     """
     ends = ((queue, queue.max_offset - 1) for queue in queues)
-    start = max((queue.unit(last)[0] for queue, last in ends if last >= queue.min_offset), default=0)
+    targets = [queue.unit(last)[0] for queue, last in ends if last >= queue.min_offset]
+    start = max((target for target in targets if target < end), default=0)
     for file in reversed(log.queue.files):
         if not file.acquire():
             continue
         try:
-            at = start - file.from_offset
-            view = file.map.view[: file.readable]
-            record = _last_record_in(view, file.from_offset, at if 0 <= at < file.readable else 0)
+            at, readable = start - file.from_offset, min(file.readable, end - file.from_offset)
+            if readable <= 0:
+                continue
+            record = _last_record_in(file.map.view[:readable], file.from_offset, at if 0 <= at < readable else 0)
         finally:
             file.release()
         if record is not None:

@@ -11,21 +11,16 @@ batch's. If there are such messages, nothing is truncated.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
-
-import msgspec
 
 from penstock.clock import now_ms
 from penstock.format.scan import valid_rows
-from penstock.store.atomic_files import write_checksummed
 from penstock.store.damaged_ranges import Quarantine
-from penstock.store.dispatch_state import read_state
 from penstock.store.file_io import Files
 from penstock.store.layout import Layout
+from penstock.store.log_truncation import mapped_log_file, truncate_log
 from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MAX_MISSING_IN_A_ROW, FolderListing, MappedFileQueue, file_name
+from penstock.store.mapped_file_queue import MAX_MISSING_IN_A_ROW, FolderListing, MappedFileQueue
 from penstock.store.sink.journal import Intent, Journal, find_mark, read_journal, write_journal
 
 
@@ -54,7 +49,7 @@ def resolve_pending_batch(files: Files, layout: Layout, file_size: int) -> str:
             f"{pending.identity} is incomplete from {pending.start} on, because its writer was killed, and other "
             f"messages were stored after it: nothing was truncated, and the journal was moved to {kept}"
         )
-    cut = _truncate(files, layout, pending.start, shape, file_size)
+    cut = truncate_log(files, layout, pending.start, shape, file_size)
     write_journal(files, layout, journal.rolled_back())
     return f"{pending.identity} was not complete: {cut} bytes at {pending.start} were rolled back" if cut else ""
 
@@ -78,21 +73,12 @@ def _quarantine_journal(files: Files, layout: Layout) -> Path:
 # -- inspecting ------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _mapped(files: Files, layout: Layout, offset: int) -> Iterator[MappedFile]:
-    file = MappedFile(files.open_map(layout.commit_log / file_name(offset)), offset)
-    try:
-        yield file
-    finally:
-        file.shut_down()
-
-
 def _only_batch_follows(files: Files, layout: Layout, pending: Intent, shape: FolderListing, file_size: int) -> bool:
     """Whether all records after `pending.start` belong to the pending batch."""
     for offset in shape.offsets:
         if offset + file_size <= pending.start:
             continue
-        with _mapped(files, layout, offset) as file:
+        with mapped_log_file(files, layout, offset) as file:
             if _holds_others(file, max(pending.start - offset, 0), pending.born_timestamp):
                 return False
     return True
@@ -102,43 +88,3 @@ def _holds_others(file: MappedFile, position: int, born_timestamp: int) -> bool:
     """Whether a record at or after `position` in the file has another born timestamp."""
     batches = valid_rows(file.map.view, file.from_offset, position, file.size, written=file.map.written_ranges)
     return any((rows["born_timestamp"] != born_timestamp).any() for rows in batches)
-
-
-# -- truncating ------------------------------------------------------------------------------------------------------
-
-
-def _truncate(files: Files, layout: Layout, start: int, shape: FolderListing, file_size: int) -> int:
-    """Removes everything from physical offset `start` on from the log; returns about how many bytes it removed."""
-    offsets = [*shape.offsets, *(() if shape.unfinished is None else (shape.unfinished,))]
-    if not offsets:
-        return 0
-    if not files.exists(layout.abort):
-        files.replace_bytes(layout.abort, b"")  # the files no longer match the last clean close
-    _rewind_note(files, layout, start)
-    cut = 0
-    for offset in reversed(offsets):  # last file first, so that a crash leaves no hole
-        if offset > start or (offset == start and offset != offsets[0]):
-            cut += files.size(layout.commit_log / file_name(offset))
-            files.unlink(layout.commit_log / file_name(offset))
-    files.sync_folder(layout.commit_log)
-    for offset in shape.offsets:
-        if offset <= start < offset + file_size:
-            with _mapped(files, layout, offset) as file:
-                cut += file.zero(start - offset)
-                file.map.sync()
-    return cut
-
-
-def _rewind_note(files: Files, layout: Layout, start: int) -> None:
-    """Rewinds the dispatch note to `start`. Otherwise a start would report the removed messages as lost."""
-    state = read_state(files, layout.dispatched)
-    if state is not None and max(state.position, state.flushed) > start:
-        index_end = None if state.index_end is None else min(state.index_end, start - 1)
-        rewound = msgspec.structs.replace(
-            state,
-            position=min(state.position, start),
-            flushed=min(state.flushed, start),
-            queues=[queue for queue in state.queues if queue.end <= start],
-            index_end=index_end,
-        )
-        write_checksummed(files, layout.dispatched, rewound)

@@ -30,7 +30,7 @@ from penstock.format.kernels.plain.dispatch import (
 )
 from penstock.format.kernels.plain.index import find_key, find_keys, index_find, index_put, index_rewind, match_record
 from penstock.format.kernels.plain.page import split_records
-from penstock.format.kernels.plain.read import FileWindow, PageReader, ReaderCount, Residency
+from penstock.format.kernels.plain.read import FileWindow, PageReader, QueuePages, ReaderCount, Residency
 from penstock.format.kernels.plain.record import (
     TopicTable,
     check_record,
@@ -51,6 +51,7 @@ __all__ = [
     "Appender",
     "FileWindow",
     "PageReader",
+    "QueuePages",
     "RangeBuilder",
     "ReaderCount",
     "RequestPath",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -320,6 +320,27 @@ class FileWindow:
     ) -> None:
         if len(view_of(marks)) < 8:
             raise ValueError("the marks of a file take 8 bytes or more")
+
+
+class QueuePages:
+    """Pages of one queue with all of its messages, as pulls want them again and again.
+
+    reader        reads the pages
+    queues        all queues by (topic, queue id); a queue that is no longer there has no pages
+    queue         the queue, with topic, topic_bytes, queue_id, min_offset, and its files in files.files
+    log           the log, with its files in `files`, file_size, written_from and flushed_where
+    only_flushed  whether only records on disk may be read
+    """
+
+    def __init__(
+        self, reader: PageReader, queues: Mapping[tuple[str, int], object], queue: Any, log: Any, only_flushed: bool
+    ) -> None: ...
+
+    def read(self, offset: int, max_records: int) -> tuple[bytes, int, int, int, int] | None:
+        """Returns (records, next, lowest and highest queue offset, count) of a page; None where `try_page` does, where
+        no message is found, or one is damaged. So here always None.
+        """
+        return None
 
 
 def _low_bits(code: int) -> int:

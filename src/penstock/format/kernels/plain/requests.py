@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.format.kernels.plain.append import Appender
+from penstock.format.kernels.plain.read import QueuePages
 
 
 class RequestPath:
@@ -22,11 +23,20 @@ class RequestPath:
     appender      appends the messages of sends
     topics        topics that take ordinary sends, each with its number of queues
     held          queues, as (topic, queue id), for which pulls wait
+    pulled        what `calls.pull` has kept for its key: (QueuePages, [messages, bytes]). Later pulls with the same key
+                  are served from the pages, and counted in the list
     calls         what is done in Python:
+                      when_safe(client, end offset, messages, seconds, count, replies), after sends whose replies wait:
+                      `messages` end at that offset of the log and took `seconds` in all; `replies` are the frames for
+                      `count` of them, the others want none. It must not raise
                       on_stored(topic, queue id), after a send to a queue in `held`
                       count_sent(topic, messages, bytes)
-                      pull(client, group, topic, queue id, offset, count, sysFlag, commitOffset, subVersion), which
-                      returns a page with data, next_begin_offset, min_offset and max_offset, or None
+                      pull(client, key, group, topic, queue id, offset, count, sysFlag, commitOffset, subVersion), which
+                      returns a page with data, next_begin_offset, min_offset and max_offset, or None. It may add the
+                      key to `pulled`, if the pull wants all messages
+                      commit_pulled(client, group, topic, queue id, offset), for a pull that was served from `pulled`
+                      count_got(pages, messages, bytes, seconds), for pulls that were served from `pulled`
+                      consume_hooks, a list: while it is not empty, no pull is served from `pulled`
                       commit(client, group, topic, queue id, offset), which returns whether it did
                       query(group, topic, queue id), which returns the offset, or a negative number
     frame_bytes   the largest frame
@@ -39,6 +49,7 @@ class RequestPath:
         appender: Appender,
         topics: dict[str, int],
         held: Mapping[tuple[str, int], object],
+        pulled: dict[bytes, tuple[QueuePages, list[int]]],
         calls: Any,
         frame_bytes: int,
         header_bytes: int,
@@ -64,16 +75,19 @@ class RequestPath:
         """Sets the JSON headers of replies: to a query around offset and opaque, to a commit around its opaque."""
 
     def serve(
-        self, client: object, data: bytes, at: int, born_host: bytes, takes_sends: bool
-    ) -> tuple[int, int, list[bytes]]:
+        self, client: object, data: bytes, at: int, born_host: bytes, takes_sends: bool, room: int = -1
+    ) -> tuple[int, int, list[bytes], Exception | None]:
         """Serves the frames of `data` from `at` on, up to the first one that it leaves, or that is not complete.
 
         client       passed to `calls`
         born_host    the client's host in its 8 or 20 bytes
         takes_sends  whether sends are served at all
+        room         how many replies to sends may wait until the messages are safe: they go to `calls.when_safe`, and
+                     further sends are left; -1: replies to sends do not wait
 
-        Returns (at, stop, replies): the place of the first frame that was not served; where that frame ends if it must
-        be served in another way, else `at`; and the frames of the replies, in pieces. With about `reply_bytes` of
-        replies it returns early.
+        Returns (at, stop, replies, error): the place of the first frame that was not served; where that frame ends if
+        it must be served in another way, else `at`; the frames of the replies, in pieces; and what one of `calls`
+        raised, or None. With an error and `stop` above `at`, that frame has failed: it must not be served again. With
+        about `reply_bytes` of replies it returns early.
         """
-        return at, at, []
+        return at, at, [], None

@@ -16,7 +16,7 @@ import numpy as np
 from penstock.format.msgspec_warm_up import prepared
 from penstock.pipeline.jobs.diff.sides import Sides
 from penstock.pipeline.jobs.job_input import JobInput
-from penstock.pipeline.ranges import OffsetRange, TaskLimits, split_ranges
+from penstock.pipeline.ranges import DEFAULT_TASK, OffsetRange, TaskLimits, split_ranges
 from penstock.pipeline.session import gather
 from penstock.pipeline.store_source import StoreSource
 from penstock.pipeline.store_tasks import LogTask
@@ -172,7 +172,7 @@ class _Logs:
 
     def _cut(self, source: StoreSource, start: int, stop: int) -> list[LogTask]:
         span = OffsetRange(source.queues(())[0], start, stop, stop - start)
-        spans = split_ranges([span], TaskLimits(self._sides.a.options().max_bytes_per_partition))
+        spans = split_ranges([span], TaskLimits(DEFAULT_TASK))
         return [task for task in source.tasks([[each] for each in spans]) if isinstance(task, LogTask)]
 
     def __enter__(self) -> _Logs:

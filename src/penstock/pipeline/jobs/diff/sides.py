@@ -177,7 +177,7 @@ class Comparison:
             for each in ranges
             if each.start < each.stop
         ]
-        size = task_size_for(sum(span.size for span in spans), self.sides.a.options().max_bytes_per_partition)
+        size = task_size_for(sum(span.size for span in spans))
         tasks = []
         for group in pack_ranges(split_ranges(spans, TaskLimits(size)), size):
             for chosen in _without_repeats(group):

@@ -1,0 +1,17 @@
+"""Automatic failover: the brokers of one name elect their master through a consensus engine (etcd, ZooKeeper).
+
+| Module | Contents |
+|---|---|
+| `dcs` | what the engine holds, as values; the interface to an engine |
+| `sync_set` | which replicas must have a message before it is acknowledged; pure |
+| `rules` | what a replica does next, given what the engine holds; pure |
+| `orders` | what an operator changes; pure |
+| `keeper` | the rounds: read, decide, play the part, attempt a transaction |
+| `etcd` | etcd as the engine |
+| `lease` | the thread that renews |
+| `configuration`, `membership` | the settings; a replica's own file |
+| `node`, `service` | the broker process that a keeper directs; its threads |
+
+Safety rests on no clock. Only a member of the sync set may be elected, a send is acknowledged when every member of the
+set has its bytes, and a replica that knows a newer epoch takes nothing from an older one. The lease detects failures.
+"""

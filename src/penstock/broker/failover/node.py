@@ -1,0 +1,344 @@
+"""The broker process that a keeper directs: one store and one broker, exchanged as a whole when the role changes.
+
+A change of the role stops the broker, closes the store, opens it again (which carries out a cut that the last handshake
+prepared), changes its role and starts another broker at the same listening socket. Clients that connect meanwhile wait
+in the socket's queue. A master first refuses messages and fails the sends that wait: nothing is acknowledged in an
+epoch that has ended.
+
+The keeper's thread calls the methods of `Node`; each runs on the loop and returns when it is done, so that two changes
+never overlap. Everything else is for the loop's thread, except `health`, which the lease's thread calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import secrets
+import socket
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from penstock import __version__
+from penstock.broker.broker import Broker
+from penstock.broker.failover.configuration import acks_of, limits_of
+from penstock.broker.failover.dcs import ABSENT, Acks, Leader, View, boot_time
+from penstock.broker.failover.lease import Health
+from penstock.broker.failover.membership import Membership
+from penstock.broker.failover.rules import Failsafe, Replica, may_write
+from penstock.broker.failover.sync_set import Follower
+from penstock.broker.replication.replication import LOOPBACK
+from penstock.broker.settings import BrokerSettings
+from penstock.clock import now_ms
+from penstock.remoting.sockets import parse_address
+from penstock.store.message_store import MessageStore
+from penstock.store.replica_identity import replica_identity
+from penstock.store.role import Role
+from penstock.store.running_flags import StoreFault
+from penstock.store.settings import BrokerRole
+
+log = logging.getLogger("penstock.failover")
+T = TypeVar("T")
+
+_PROBE_S: Final = 0.2
+_PING_S: Final = 0.25
+_FENCE_S: Final = 0.1
+_STOP_S: Final = 5.0
+_HEARD_MS: Final = 1000
+_NEAR_BYTES: Final = 4 << 20
+"""A follower that lacks less than this is near: sends can wait for it."""
+_FENCED: Final = "this broker cannot reach the consensus engine, and another one may be the master"
+_CLOSED: Final = "this broker hands over to another one; send again"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a node needs of the process around it."""
+
+    settings: BrokerSettings
+    open_store: Callable[[], MessageStore]
+    """Opens the store as a slave's. May block."""
+    make_broker: Callable[[MessageStore, BrokerSettings], Broker]
+    bound: socket.socket
+    """The socket at which each broker listens in turn."""
+    on_serving: Callable[[Broker], object]
+    """Called on the loop when a broker has started."""
+
+
+class BrokerNode:
+    """A replica. Create it on the loop, with the store open as a slave's."""
+
+    def __init__(self, host: Host, store: MessageStore) -> None:
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._store = store
+        self.broker: Broker | None = None
+        """The broker that serves; None until the engine has given this replica an id, and during a change."""
+        self.membership = Membership(store)
+        self._name = replica_identity(store.engine.io, store.layout)
+        self._incarnation = secrets.token_hex(8)
+        self._id = 0
+        self._epoch = 0
+        """The epoch that this replica leads; 0 if it does not."""
+        self._followed: Leader | None = None
+        self._dead_leader = ABSENT
+        self._leader_version = ABSENT
+        self._pinged_at = boot_time()
+        self._heard: frozenset[int] = frozenset()
+        self._changing = asyncio.Lock()
+        self.wake: Callable[[], object] = lambda: None
+        """Has the keeper look again."""
+        self.deadline: Callable[[], float] = boot_time
+        """When the lease may end."""
+        self.on_lost: Callable[[BaseException], object] = lambda error: None
+        """Called on the loop if a change of the role fails: the process cannot go on."""
+
+    # -- what the keeper calls -------------------------------------------------------------------------------
+
+    def describe(self) -> Replica:
+        store, broker = self._store, self._host.settings
+        return Replica(
+            name=self._name,
+            incarnation=self._incarnation,
+            place=f"{platform.node()}:{store.layout.root.absolute()}",
+            address=store.settings.store_host,
+            ha_address=f"{broker.broker_ip2 or LOOPBACK}:{store.settings.ha_listen_port}",
+            version=__version__,
+            epoch=store.epochs.last,
+            end=store.watermarks.appended,
+            was_member=self.membership.id != 0,
+            is_tainted=self.membership.is_tainted,
+            is_learner=broker.async_learner,
+            is_healthy=not self.health(_PING_S * 20).why_not,
+            priority=broker.broker_election_priority,
+            acks=acks_of(broker),
+            is_fast=broker.failover_fast,
+            dead_leader=self._dead_leader,
+            hears_master=self._hears_master(),
+            wall_ms=now_ms(),
+            limits=limits_of(broker),
+        )
+
+    def _hears_master(self) -> bool:
+        broker = self.broker
+        return broker is not None and now_ms() - broker.replication.heard_ms < _HEARD_MS
+
+    def saw(self, view: View) -> None:
+        state, self._leader_version = view.state, view.leader_version
+        if state is not None and (my_id := state.ids.get(self._name, 0)) != 0:
+            if self.membership.id != my_id:
+                self.membership.joined(my_id)
+            self.membership.seen(state)
+
+    def follow(self, my_id: int, leader: Leader) -> None:
+        if self._followed != leader or self._id != my_id or self._epoch:
+            self._call(self._follow(my_id, leader))
+
+    def stand(self) -> None:
+        self._call(self._stand())
+
+    def wait(self, why: str) -> None:
+        if self._epoch or self._followed is not None:
+            self._call(self._stand())
+
+    def lead(self, my_id: int, epoch: int, required: frozenset[int]) -> None:
+        self._call(self._lead(my_id, epoch, required))
+
+    def require(self, required: frozenset[int]) -> None:
+        if self._host.settings.all_ack_in_sync_state_set:
+            self._store.require_replicas(required - {self._id})
+
+    def followers(self) -> Mapping[int, Follower]:
+        return self._call(self._followers())
+
+    def log_end(self) -> int:
+        return self._store.watermarks.appended
+
+    def close_writes(self) -> None:
+        self._call(self._close_writes())
+
+    def open_writes(self) -> None:
+        self._call(self._open_writes())
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    # -- the part ---------------------------------------------------------------------------------------------
+
+    async def _follow(self, my_id: int, leader: Leader) -> None:
+        async with self._changing:
+            if self.broker is None or self._epoch or self._id != my_id:
+                await self._exchange(my_id, 0, frozenset())
+            assert self.broker is not None
+            self._followed, self._dead_leader = leader, ABSENT
+            await self.broker.replication.follow(leader.ha_address, leader.address, leader.epoch)
+
+    async def _stand(self) -> None:
+        async with self._changing:
+            if self._epoch:
+                await self._exchange(self._id, 0, frozenset())
+            elif self.broker is not None:
+                await self.broker.replication.stop_following()
+            self._followed = None
+
+    async def _lead(self, my_id: int, epoch: int, required: frozenset[int]) -> None:
+        async with self._changing:
+            await self._exchange(my_id, epoch, required)
+
+    async def _exchange(self, my_id: int, epoch: int, required: frozenset[int]) -> None:
+        """Stops the broker that runs, and starts one as the master of `epoch`; 0: as a slave without a master."""
+        began = time.monotonic()
+        self._followed = None
+        if self.broker is not None:
+            await self._stop_broker("this broker is not the master any more; send to the new one")
+            self._store = await asyncio.to_thread(self._host.open_store)
+        store, settings = self._store, self._host.settings
+        if epoch:
+            name = BrokerRole.SYNC_MASTER if acks_of(settings) is Acks.ALL else BrokerRole.ASYNC_MASTER
+            await asyncio.to_thread(store.change_role, Role(name, epoch))
+            if settings.all_ack_in_sync_state_set:
+                store.require_replicas(required - {my_id})
+        broker = self._host.make_broker(store, settings.with_changes(broker_id=0 if epoch else my_id))
+        self._id, self._epoch = my_id, epoch
+        broker.replication.on_lost_master(self._on_lost_master)
+        broker.replication.on_cut(self._on_cut)
+        tasks = broker.state.tasks
+        tasks.every(_PING_S, "ping of the loop", self._ping)
+        if epoch:
+            tasks.every(_FENCE_S, "fence of the lease", self._fence)
+        bound = self._host.bound
+        host, port = bound.getsockname()[:2]
+        await broker.start(host, port, bound.dup())
+        self.broker = broker
+        self._ping()
+        self._fence()
+        self._host.on_serving(broker)
+        role = f"the master of epoch {epoch}" if epoch else f"a slave with id {my_id}"
+        log.info("this broker is %s after %.3f s", role, time.monotonic() - began)
+
+    async def _stop_broker(self, why: str) -> None:
+        broker, self.broker = self.broker, None
+        assert broker is not None
+        if self._epoch:
+            broker.write_guard.close("failover", why)
+            self._store.watermarks.close(why)
+        self._epoch = 0
+        await broker.stop(_STOP_S)
+
+    async def stop(self, limit_s: float | None = None) -> bool:
+        """Stops the broker and closes the store. Call it when the keeper has ended."""
+        if self.broker is not None:
+            return await self.broker.stop(limit_s)
+        await asyncio.to_thread(self._store.close)
+        return True
+
+    def _on_cut(self, why: str) -> None:
+        """Opens the store again: that cuts the tail that the master does not have, which is set aside already."""
+        log.warning("the store is opened again, to cut what the master does not have: %s", why)
+        task = asyncio.create_task(self._reopen())
+        task.add_done_callback(self._reopened)
+
+    async def _reopen(self) -> None:
+        async with self._changing:
+            if not self._epoch:
+                await self._exchange(self._id, 0, frozenset())
+        self.wake()
+
+    def _reopened(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.on_lost(error)
+
+    # -- leading ----------------------------------------------------------------------------------------------
+
+    async def _followers(self) -> Mapping[int, Follower]:
+        broker, end = self.broker, self._store.watermarks.stored
+        if broker is None:
+            return {}
+        reports = self._store.watermarks.reports
+        return {
+            each.replica_id: Follower(
+                offset=reports.get(each.replica_id, 0),
+                behind_s=each.behind_s,
+                is_near=end - reports.get(each.replica_id, 0) < _NEAR_BYTES,
+                is_learner=each.is_learner,
+            )
+            for each in broker.replication.replicas()
+        }
+
+    async def _close_writes(self) -> None:
+        if self.broker is not None:
+            self.broker.write_guard.close("failover", _CLOSED)
+
+    async def _open_writes(self) -> None:
+        if self.broker is not None:
+            self.broker.write_guard.open("failover")
+
+    def _fence(self) -> None:
+        """Refuses messages while the lease may have ended, unless every required replica is heard.
+
+        Has the keeper look again when a replica has come or gone.
+        """
+        broker = self.broker
+        if broker is None or not self._epoch:
+            return
+        heard = frozenset(each.replica_id for each in broker.replication.replicas())
+        if heard != self._heard:
+            self._heard = heard
+            self.wake()
+        required = self._store.watermarks.required or frozenset()
+        silent = required - heard if required else None
+        ttl_s = self._host.settings.failover_ttl_millis / 1000
+        if may_write(boot_time(), self.deadline(), ttl_s / 5, Failsafe(self._host.settings.failsafe), silent):
+            broker.write_guard.open("lease")
+        else:
+            broker.write_guard.close("lease", _FENCED)
+
+    # -- watching ---------------------------------------------------------------------------------------------
+
+    def _ping(self) -> None:
+        self._pinged_at = boot_time()
+
+    def health(self, limit_s: float) -> Health:
+        """Returns whether this broker may be the master. `limit_s` is how long its loop may be silent."""
+        store = self._store
+        if store.watermarks.failure is not None:
+            return Health(store.watermarks.failure, is_final=True)
+        if store.dead_threads:
+            return Health(f"threads of the store have ended: {', '.join(store.dead_threads)}", is_final=True)
+        if store.flags.bits & ~StoreFault.DISK_FULL and self.broker is not None and self._epoch:
+            return Health("the store refuses messages")
+        if self.broker is not None and boot_time() - self._pinged_at > limit_s:
+            return Health(f"the broker's loop has not turned for {boot_time() - self._pinged_at:.1f} s")
+        if (seconds := store.watermarks.sync_seconds) > limit_s:
+            return Health(f"a sync of the log has taken {seconds:.1f} s so far")
+        return Health()
+
+    def _on_lost_master(self) -> None:
+        """The connection to the master has ended: if its process has, too, there is no need to wait for its lease."""
+        leader, version = self._followed, self._leader_version
+        if leader is not None and self._host.settings.failover_fast:
+            task = asyncio.create_task(self._probe(leader, version))
+            task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+
+    async def _probe(self, leader: Leader, version: int) -> None:
+        refused = await asyncio.gather(*(_refuses(each) for each in (leader.address, leader.ha_address)))
+        if all(refused) and self._followed == leader:
+            log.warning("the master at %s is gone: its ports refuse connections", leader.address)
+            self._dead_leader = version
+            self.wake()
+
+
+async def _refuses(address: str) -> bool:
+    """Whether the machine at an address answers that nothing listens there."""
+    try:
+        host, port = parse_address(address, "the master's address")
+        async with asyncio.timeout(_PROBE_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return False

@@ -1,0 +1,127 @@
+"""The handshake of replication with epochs, and its frames. All numbers are big-endian.
+
+A Penstock slave opens a connection to a Penstock master that knows the handshake with the report -2, which no other
+slave sends. Then each side sends its history once:
+
+    OFFSET  SIZE  DESCRIPTION
+         0     4  length of the JSON, at most MAX_BYTES
+         4     n  JSON: a Hello from the slave, a Welcome from the master
+
+The slave then sends reports, the master frames:
+
+    report  OFFSET  SIZE  DESCRIPTION
+                 0     4  the master's epoch
+                 4     8  the offset up to which the slave has the log; in the first report, -1: it has nothing
+
+    frame   OFFSET  SIZE  DESCRIPTION
+                 0     8  physical offset of the bytes
+                 8     4  number of bytes; 0: a heartbeat, or only a newer confirm
+                12     4  the master's epoch
+                16     8  confirm: the offset up to which consumers see the log; -1: as far as they have it
+                24     n  the bytes, which never cross the end of a log file
+
+RocketMQ 5's own handshake cannot be told from a report of RocketMQ 4.9 on one port, so this is another one. Unknown
+fields of the JSON are ignored. Values only: nothing here connects or waits.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from penstock.errors import BadFrame, CorruptData
+from penstock.format.msgspec_warm_up import prepared
+from penstock.store.epochs import MAX_ENTRIES, MAX_EPOCH, Entries, check_entries
+from penstock.store.replication.divergence import History
+
+SHAKE_HANDS: Final = -2
+VERSION: Final = 1
+RUNTIME_KEY: Final = "penstockHandshake"
+"""The entry of a broker's runtime information that says which version of the handshake it knows."""
+EPOCH_REPORT: Final = struct.Struct(">iq")
+EPOCH_FRAME: Final = struct.Struct(">qiiq")
+LENGTH: Final = struct.Struct(">i")
+MAX_BYTES: Final = 1 << 20
+NO_CONFIRM: Final = -1
+_SENT_ENTRIES: Final = 1000
+"""The newest epochs are enough: a log that has none of them in common is far too old."""
+
+T = TypeVar("T")
+Name = Annotated[str, msgspec.Meta(max_length=255)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=MAX_EPOCH)]
+Pairs = Annotated[list[tuple[int, int]], msgspec.Meta(max_length=MAX_ENTRIES)]
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """What a slave says of itself."""
+
+    v: int = VERSION
+    cluster: Name
+    broker: Name
+    replica: Name
+    """The name of this copy of the log; see `store.replica_identity`."""
+    id: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+    """The broker id."""
+    epoch: Epoch
+    """The newest epoch that it knows."""
+    entries: Pairs
+    begin: Offset
+    end: Offset
+    learner: bool = False
+    """Whether it follows without ever counting for an acknowledgement."""
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a master answers."""
+
+    v: int = VERSION
+    replica: Name = ""
+    epoch: Epoch = 0
+    entries: Pairs = []
+    begin: Offset = 0
+    end: Offset = 0
+    cut: Offset = 0
+    """Physical offset up to which both logs are the same, by their epochs."""
+    why: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    """Why the slave may not follow; empty if it may."""
+
+
+def encode(value: Hello | Welcome) -> bytes:
+    """Returns the length and the JSON."""
+    data = msgspec.json.encode(value)
+    return LENGTH.pack(len(data)) + data
+
+
+def decode(data: bytes | bytearray, kind: type[T]) -> T:
+    """Reads the JSON of a Hello or a Welcome, without its length. Raises BadFrame."""
+    try:
+        return msgspec.json.decode(data, type=prepared(kind))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(f"the handshake of replication is not as it should be: {error}") from None
+
+
+def length_of(data: bytes | bytearray) -> int:
+    """Returns the length of the JSON that begins `data`, which has at least LENGTH.size bytes. Raises BadFrame."""
+    (length,) = LENGTH.unpack_from(data)
+    if not 0 < length <= MAX_BYTES:
+        raise BadFrame(f"the handshake of replication has {length} bytes; at most {MAX_BYTES} are allowed")
+    return int(length)
+
+
+def sent_entries(entries: Entries) -> Entries:
+    """Returns the entries that a handshake contains, by which both sides compare their logs."""
+    return entries[-_SENT_ENTRIES:]
+
+
+def history_of(said: Hello | Welcome) -> History:
+    """Returns the other side's history. Raises BadFrame if its epochs contradict themselves."""
+    try:
+        entries = check_entries(said.entries)
+    except CorruptData as error:
+        raise BadFrame(f"the other side's epochs are wrong: {error}") from None
+    if said.begin > said.end:
+        raise BadFrame(f"the other side's log begins at {said.begin} and ends at {said.end}")
+    return History(entries, said.begin, said.end)

@@ -1,0 +1,81 @@
+"""The brokers of `penstock serve` with failover: slave or master by election, one after the other in one process.
+
+Imported only where `failover` is on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from penstock.broker.access import Access
+from penstock.broker.broker import Broker
+from penstock.broker.failover.configuration import engine_of
+from penstock.broker.failover.node import BrokerNode, Host
+from penstock.broker.failover.service import Failover
+from penstock.broker.settings import BrokerSettings
+from penstock.cli.broker_process import ListeningPort
+from penstock.namesrv.name_server import NameServer
+from penstock.remoting.connection import Address
+from penstock.store.message_store import MessageStore
+
+
+class ElectedBroker:
+    """A replica of a broker name: `ServedBroker` has the contract."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        settings: BrokerSettings,
+        name_server: NameServer | None,
+        access: Access | None,
+        stop: asyncio.Event,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._make = partial(Broker, name_server=name_server, access=access)
+        self._stop = stop
+        self._serving: Callable[[Broker], object] | None = None
+        self._node: BrokerNode | None = None
+        self._failover: Failover | None = None
+        self.has_left = False
+
+    async def start(self, port: ListeningPort) -> Address:
+        """Starts to take part in elections. Returns at once; the broker serves when the engine has been reached."""
+        store = self._store
+        host = Host(
+            settings=self._settings,
+            open_store=partial(MessageStore.open, store.layout.root, store.settings, in_sync_set=True),
+            make_broker=self._make,
+            bound=port.bound,
+            on_serving=self._on_serving,
+        )
+        self._node = node = BrokerNode(host, store)
+        node.on_lost = self._leave
+        ttl_s = self._settings.failover_ttl_millis / 1000
+        self._failover = Failover(node, engine_of(store.settings, self._settings), ttl_s)
+        self._failover.on_death = self._leave
+        self._failover.start()
+        address, number = port.bound.getsockname()[:2]
+        return address, number
+
+    def watch(self, serving: Callable[[Broker], object]) -> None:
+        self._serving = serving
+        if self._node is not None and self._node.broker is not None:
+            serving(self._node.broker)
+
+    def _on_serving(self, broker: Broker) -> None:
+        broker.state.tasks.on_leave.append(partial(self._leave, None))
+        if self._serving is not None:
+            self._serving(broker)
+
+    def _leave(self, error: BaseException | None) -> None:
+        self.has_left = True
+        self._stop.set()
+
+    async def stop(self) -> bool:
+        assert self._node is not None
+        assert self._failover is not None
+        await self._failover.stop()
+        return await self._node.stop()

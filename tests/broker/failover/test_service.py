@@ -1,0 +1,160 @@
+"""The threads of failover: a broker that cannot be directed leaves, and one that stops hands over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from math import inf
+
+import pytest
+from support.loopback import SOON_S, until
+from support.model_dcs import Fate, ModelEngine, ModelSession
+
+from penstock.broker.failover.dcs import Leader, Session, View
+from penstock.broker.failover.lease import Health
+from penstock.broker.failover.rules import Replica
+from penstock.broker.failover.service import Failover
+from penstock.broker.failover.sync_set import Follower
+
+_TTL_S = 0.2
+
+
+class StubNode:
+    """A node that plays each part at once, and notes it."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.fails: BaseException | None = None
+        self.wake: Callable[[], object] = lambda: None
+        self.deadline: Callable[[], float] = lambda: inf
+
+    def describe(self) -> Replica:
+        if self.fails is not None:
+            raise self.fails
+        return Replica(name="a", incarnation="a.1", place="here")
+
+    def saw(self, view: View) -> None:
+        return
+
+    def follow(self, my_id: int, leader: Leader) -> None:
+        self.parts.append("follow")
+
+    def stand(self) -> None:
+        self.parts.append("stand")
+
+    def lead(self, my_id: int, epoch: int, required: frozenset[int]) -> None:
+        self.parts.append(f"lead {epoch}")
+
+    def wait(self, why: str) -> None:
+        self.parts.append("wait")
+
+    def require(self, required: frozenset[int]) -> None:
+        return
+
+    def followers(self) -> Mapping[int, Follower]:
+        return {}
+
+    def log_end(self) -> int:
+        return 0
+
+    def close_writes(self) -> None:
+        self.parts.append("close")
+
+    def open_writes(self) -> None:
+        return
+
+    def health(self, limit_s: float) -> Health:
+        return Health()
+
+
+class Running:
+    """Failover over the model, whose clock stands still."""
+
+    def __init__(self) -> None:
+        self.engine = ModelEngine()
+        self.sessions: list[ModelSession] = []
+        self.node = StubNode()
+        self.failover = Failover(self.node, self._open, _TTL_S)  # type: ignore[arg-type]
+        self.deaths: list[BaseException] = []
+        self.failover.on_death = self.deaths.append
+
+    def _open(self, has_lease: bool) -> Session:
+        self.sessions.append(ModelSession(self.engine, _TTL_S))
+        return self.sessions[-1]
+
+    async def until_it_leads(self) -> None:
+        self.failover.start()
+        await until(lambda: self.failover.keeper is not None and self.failover.keeper.is_leading)
+
+
+def run(check: Callable[[], object]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(SOON_S):
+            await check()  # type: ignore[misc]
+
+    asyncio.run(main())
+
+
+def test_the_first_replica_leads() -> None:
+    async def check() -> None:
+        running = Running()
+        await running.until_it_leads()
+        assert running.node.parts == ["stand", "lead 1"]
+        await running.failover.stop()
+
+    run(check)
+
+
+def test_when_the_keeper_fails_the_lease_is_released_and_the_broker_leaves(caplog: pytest.LogCaptureFixture) -> None:
+    async def check() -> None:
+        running = Running()
+        await running.until_it_leads()
+        running.node.fails = ZeroDivisionError("no more")
+        await until(lambda: bool(running.deaths))
+        assert running.engine.view().leader is None
+        assert "the broker leaves" in caplog.text
+        await running.failover.stop()
+
+    run(check)
+
+
+def test_a_master_that_stops_refuses_messages_and_gives_up_its_leadership() -> None:
+    async def check() -> None:
+        running = Running()
+        await running.until_it_leads()
+        await running.failover.stop()
+        assert running.node.parts == ["stand", "lead 1", "close"]
+        assert running.engine.view().leader is None
+        assert running.engine.leases == {}
+        assert running.deaths == []
+
+    run(check)
+
+
+def test_after_its_lease_has_ended_a_master_goes_on_in_the_same_epoch_with_another_one() -> None:
+    async def check() -> None:
+        running = Running()
+        await running.until_it_leads()
+        running.engine.revoke(running.sessions[0].lease)
+        await until(lambda: len(running.sessions) > 1 and running.engine.view().leader is not None)
+        leader = running.engine.view().leader
+        assert leader is not None
+        assert leader.epoch == 1
+        assert running.node.parts == ["stand", "lead 1"]
+        await running.failover.stop()
+
+    run(check)
+
+
+def test_while_the_engine_is_away_a_replica_keeps_its_part() -> None:
+    async def check() -> None:
+        running = Running()
+        await running.until_it_leads()
+        running.sessions[0].fate = Fate.REQUEST_LOST
+        await until(lambda: "does not answer" in running.failover.problem)
+        running.sessions[0].fate = Fate.ANSWERED
+        await until(lambda: running.failover.problem == "")
+        assert running.node.parts == ["stand", "lead 1"]
+        await running.failover.stop()
+
+    run(check)
