@@ -39,9 +39,11 @@ _KAFKA_HEAP = "1g"
 
 
 def program(name: str, fetched: Path) -> Path | None:
-    """A program on PATH, or the one that was fetched."""
+    """The program that was fetched, or else the one on PATH: a distribution's may be too old for its settings here."""
+    if fetched.exists():
+        return fetched
     found = shutil.which(name)
-    return Path(found) if found else fetched if fetched.exists() else None
+    return None if found is None else Path(found)
 
 
 def with_libraries() -> dict[str, str]:
