@@ -25,6 +25,8 @@ pytestmark = pytest.mark.java
 FILE = 1 << 20
 QUICK = {"mappedFileSizeCommitLog": FILE, "haSendHeartbeatInterval": 500}
 _SOON_S = 120.0
+_RECORDS = 100_000
+"""Bytes of a log that hold several whole records."""
 
 
 def wait_for(condition: Callable[[], bool], why: Callable[[], str]) -> None:
@@ -65,6 +67,8 @@ def test_a_java_slave_follows_our_master(tmp_path: Path, java_broker_jars: list[
             wait_for(lambda: "follows from offset 0" in ours.said, lambda: ours.said)
             with Load(ours.namesrv, "a") as load:
                 load.wait_for_more(300)
+                # killed with a piece of a record only, it would recover nothing, and begin with the last file again
+                wait_for(lambda: len(log_on_disk(tmp_path / "theirs")) > _RECORDS, lambda: ours.said)
                 theirs.kill()
                 load.wait_for_more(300)
                 theirs.start_again()
