@@ -212,6 +212,7 @@ class ServeOptions:
         Access.of(broker)
         if broker.failover != "off":
             from penstock.broker.failover.configuration import check_failover, engine_of
+            from penstock.broker.failover.role_commands import commands_of
 
             if self.is_supervised:
                 raise BadSettings(
@@ -219,6 +220,7 @@ class ServeOptions:
                 )
             check_failover(self.settings)
             engine_of(self.settings, broker)
+            commands_of(broker)
         if self.listen is not None:
             parse_address(self.listen, "--listen")
         for name, address in (("--namesrv", self.namesrv), ("--console", self.console)):

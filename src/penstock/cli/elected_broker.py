@@ -13,6 +13,7 @@ from penstock.broker.access import Access
 from penstock.broker.broker import Broker
 from penstock.broker.failover.configuration import engine_of
 from penstock.broker.failover.node import BrokerNode, Host
+from penstock.broker.failover.role_commands import RoleCommands, commands_of
 from penstock.broker.failover.service import Failover
 from penstock.broker.settings import BrokerSettings
 from penstock.cli.broker_process import ListeningPort
@@ -39,6 +40,7 @@ class ElectedBroker:
         self._serving: Callable[[Broker], object] | None = None
         self._node: BrokerNode | None = None
         self._failover: Failover | None = None
+        self._commands = RoleCommands(commands_of(settings))
         self.has_left = False
 
     async def start(self, port: ListeningPort) -> Address:
@@ -50,6 +52,7 @@ class ElectedBroker:
             make_broker=self._make,
             bound=port.bound,
             on_serving=self._on_serving,
+            on_role=self._commands.became,
         )
         self._node = node = BrokerNode(host, store)
         node.on_lost = self._leave
@@ -78,4 +81,7 @@ class ElectedBroker:
         assert self._node is not None
         assert self._failover is not None
         await self._failover.stop()
-        return await self._node.stop()
+        commands = asyncio.create_task(asyncio.to_thread(self._commands.stop))
+        in_time = await self._node.stop()
+        await commands
+        return in_time

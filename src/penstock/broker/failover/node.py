@@ -27,6 +27,7 @@ from penstock.broker.failover.configuration import acks_of, limits_of
 from penstock.broker.failover.dcs import ABSENT, Acks, Leader, View, boot_time
 from penstock.broker.failover.lease import Health
 from penstock.broker.failover.membership import Membership
+from penstock.broker.failover.role_commands import RoleChange
 from penstock.broker.failover.rules import Failsafe, Replica, may_write
 from penstock.broker.failover.sync_set import Follower
 from penstock.broker.replication.replication import LOOPBACK
@@ -65,6 +66,8 @@ class Host:
     """The socket at which each broker listens in turn."""
     on_serving: Callable[[Broker], object]
     """Called on the loop when a broker has started."""
+    on_role: Callable[[RoleChange], object] = lambda change: None
+    """Called on the loop when this replica serves as master or slave. Returns at once."""
 
 
 class BrokerNode:
@@ -82,6 +85,8 @@ class BrokerNode:
         self._id = 0
         self._epoch = 0
         """The epoch that this replica leads; 0 if it does not."""
+        self._known_epoch = 0
+        """The epoch of the newest view."""
         self._followed: Leader | None = None
         self._dead_leader = ABSENT
         self._leader_version = ABSENT
@@ -127,6 +132,7 @@ class BrokerNode:
 
     def saw(self, view: View) -> None:
         state, self._leader_version = view.state, view.leader_version
+        self._known_epoch = self._known_epoch if state is None else state.epoch
         if state is not None and (my_id := state.ids.get(self._name, 0)) != 0:
             if self.membership.id != my_id:
                 self.membership.joined(my_id)
@@ -217,6 +223,9 @@ class BrokerNode:
         self._host.on_serving(broker)
         role = f"the master of epoch {epoch}" if epoch else f"a slave with id {my_id}"
         log.info("this broker is %s after %.3f s", role, time.monotonic() - began)
+        known = max(epoch, self._known_epoch)
+        address = store.settings.store_host
+        self._host.on_role(RoleChange(epoch != 0, known, settings.broker_name, my_id, address))
 
     async def _stop_broker(self, why: str) -> None:
         broker, self.broker = self.broker, None
