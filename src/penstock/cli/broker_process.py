@@ -486,7 +486,8 @@ async def _serve(
         else:
             from penstock.cli.elected_broker import ElectedBroker  # costs time and memory, and few need it
 
-            running = ElectedBroker(store, settings, server, access, stop)
+            running = elected = ElectedBroker(store, settings, server, access, stop)
+            watchers.observation.elect(elected.elections)
         listening = await running.start(port)
         addresses = {"broker": host_text(*listening), "namesrv": "", **addresses}
         if server is not None and names is not None:

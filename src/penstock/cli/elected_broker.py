@@ -18,6 +18,7 @@ from penstock.broker.failover.service import Failover
 from penstock.broker.settings import BrokerSettings
 from penstock.cli.broker_process import ListeningPort
 from penstock.namesrv.name_server import NameServer
+from penstock.protocol.bodies.admin import HaElections
 from penstock.remoting.connection import Address
 from penstock.store.message_store import MessageStore
 
@@ -35,7 +36,7 @@ class ElectedBroker:
     ) -> None:
         self._store = store
         self._settings = settings
-        self._make = partial(Broker, name_server=name_server, access=access)
+        self._make = partial(Broker, name_server=name_server, access=access, elections=self.elections)
         self._stop = stop
         self._serving: Callable[[Broker], object] | None = None
         self._node: BrokerNode | None = None
@@ -62,6 +63,10 @@ class ElectedBroker:
         self._failover.start()
         address, number = port.bound.getsockname()[:2]
         return address, number
+
+    def elections(self) -> HaElections:
+        """Returns how its elections stand. Any thread may call it."""
+        return HaElections() if self._failover is None else self._failover.report()
 
     def watch(self, serving: Callable[[Broker], object]) -> None:
         self._serving = serving

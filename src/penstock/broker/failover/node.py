@@ -85,6 +85,8 @@ class BrokerNode:
         self._id = 0
         self._epoch = 0
         """The epoch that this replica leads; 0 if it does not."""
+        self._was_master: bool | None = None
+        """Whether the last broker was a master's; None if there was none."""
         self._known_epoch = 0
         """The epoch of the newest view."""
         self._followed: Leader | None = None
@@ -93,6 +95,14 @@ class BrokerNode:
         self._pinged_at = boot_time()
         self._heard: frozenset[int] = frozenset()
         self._changing = asyncio.Lock()
+        self._uncut_size: int | None = None
+        """Bytes of the log, if a part of it is to be cut."""
+        self.fenced = ""
+        """Why this master takes no messages; empty if it takes them, or is none."""
+        self.elections_won = 0
+        self.role_changes = 0
+        self.tails_cut = 0
+        self.tail_bytes_cut = 0
         self.wake: Callable[[], object] = lambda: None
         """Has the keeper look again."""
         self.deadline: Callable[[], float] = boot_time
@@ -191,6 +201,7 @@ class BrokerNode:
 
     async def _lead(self, my_id: int, epoch: int, required: frozenset[int]) -> None:
         async with self._changing:
+            self.elections_won += 1
             await self._exchange(my_id, epoch, required)
 
     async def _exchange(self, my_id: int, epoch: int, required: frozenset[int]) -> None:
@@ -199,7 +210,7 @@ class BrokerNode:
         self._followed = None
         if self.broker is not None:
             await self._stop_broker("this broker is not the master any more; send to the new one")
-            self._store = await asyncio.to_thread(self._host.open_store)
+            await self._open_again()
         store, settings = self._store, self._host.settings
         if epoch:
             name = BrokerRole.SYNC_MASTER if acks_of(settings) is Acks.ALL else BrokerRole.ASYNC_MASTER
@@ -207,7 +218,8 @@ class BrokerNode:
             if settings.all_ack_in_sync_state_set:
                 store.require_replicas(required - {my_id})
         broker = self._host.make_broker(store, settings.with_changes(broker_id=0 if epoch else my_id))
-        self._id, self._epoch = my_id, epoch
+        self.role_changes += self._was_master is not (epoch != 0)
+        self._id, self._epoch, self._was_master = my_id, epoch, epoch != 0
         broker.replication.on_lost_master(self._on_lost_master)
         broker.replication.on_cut(self._on_cut)
         tasks = broker.state.tasks
@@ -227,13 +239,21 @@ class BrokerNode:
         address = store.settings.store_host
         self._host.on_role(RoleChange(epoch != 0, known, settings.broker_name, my_id, address))
 
+    async def _open_again(self) -> None:
+        """Opens the closed store, which carries out a cut that is due."""
+        self._store = await asyncio.to_thread(self._host.open_store)
+        before, self._uncut_size = self._uncut_size, None
+        if before is not None:
+            self.tails_cut += 1
+            self.tail_bytes_cut += max(0, before - _log_size(self._store))
+
     async def _stop_broker(self, why: str) -> None:
         broker, self.broker = self.broker, None
         assert broker is not None
         if self._epoch:
             broker.write_guard.close("failover", why)
             self._store.watermarks.close(why)
-        self._epoch = 0
+        self._epoch, self.fenced = 0, ""
         await broker.stop(_STOP_S)
 
     async def stop(self, limit_s: float | None = None) -> bool:
@@ -246,6 +266,7 @@ class BrokerNode:
     def _on_cut(self, why: str) -> None:
         """Opens the store again: that cuts the tail that the master does not have, which is set aside already."""
         log.warning("the store is opened again, to cut what the master does not have: %s", why)
+        self._uncut_size = _log_size(self._store)
         task = asyncio.create_task(self._reopen())
         task.add_done_callback(self._reopened)
 
@@ -258,6 +279,16 @@ class BrokerNode:
     def _reopened(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.on_lost(error)
+
+    @property
+    def id(self) -> int:
+        """The id of this replica in its set; 0 if it has none yet."""
+        return self._id
+
+    @property
+    def required(self) -> int:
+        """The number of replicas that must have a message before it is acknowledged; 0 if this is not the master."""
+        return len(self._store.watermarks.required or ()) + 1 if self._epoch else 0
 
     # -- leading ----------------------------------------------------------------------------------------------
 
@@ -300,8 +331,10 @@ class BrokerNode:
         silent = required - heard if required else None
         ttl_s = self._host.settings.failover_ttl_millis / 1000
         if may_write(boot_time(), self.deadline(), ttl_s / 5, Failsafe(self._host.settings.failsafe), silent):
+            self.fenced = ""
             broker.write_guard.open("lease")
         else:
+            self.fenced = _FENCED
             broker.write_guard.close("lease", _FENCED)
 
     # -- watching ---------------------------------------------------------------------------------------------
@@ -337,6 +370,10 @@ class BrokerNode:
             log.warning("the master at %s is gone: its ports refuse connections", leader.address)
             self._dead_leader = version
             self.wake()
+
+
+def _log_size(store: MessageStore) -> int:
+    return store.watermarks.appended - max(store.log.min_offset, 0)
 
 
 async def _refuses(address: str) -> bool:
