@@ -50,6 +50,8 @@ def test_a_change_is_in_force_at_once_and_gone_after_a_restart(home: BrokerHome,
         ("brokerRole=SLAVE", ResponseCode.NO_PERMISSION),
         ("flushDiskType=SYNC_FLUSH", ResponseCode.NO_PERMISSION),
         ("aclChangeEnable=true", ResponseCode.NO_PERMISSION),
+        ("onMaster=touch /tmp/mine", ResponseCode.NO_PERMISSION),
+        ("onSlave=touch /tmp/mine", ResponseCode.NO_PERMISSION),
         ("nonsense=1", ResponseCode.SYSTEM_ERROR),
         ("fileReservedTime=1\ndeleteWhen=25", ResponseCode.SYSTEM_ERROR),
         ("fileReservedTime=1\ntraceOn=perhaps", ResponseCode.SYSTEM_ERROR),
@@ -215,7 +217,7 @@ def test_what_follows_from_other_settings_is_shown_as_it_is(home: BrokerHome, ru
 def test_all_settings_are_shown_and_no_secret(home: BrokerHome, run: Run) -> None:
     async def check() -> None:
         given = {"tls.server.keyPassword": "opensesame"}
-        async with home.running(store={"broker": given}) as broker:
+        async with home.running(store={"broker": given}, on_master="move --token opensesame") as broker:
             client = await broker.client()
             ok(await client.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxTopics=77"))
             reply = ok(await client.ask(RequestCode.GET_BROKER_CONFIG))

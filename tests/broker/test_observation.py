@@ -6,6 +6,8 @@ import asyncio
 import http.client
 import json
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,6 +24,7 @@ from penstock.broker.observation import Observation
 from penstock.broker.settings import BrokerSettings
 from penstock.observation import process
 from penstock.observation.http_responder import HttpResponder
+from penstock.protocol.bodies.admin import HaElections, HaRuntimeInfo
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.sockets import listen
 
@@ -213,6 +216,7 @@ def test_readers_at_the_same_time_share_one_rendering(
 def metric_names(home: BrokerHome, run: Run) -> set[str]:
     async def names() -> set[str]:
         async with home.running() as broker, watched(broker) as watcher:
+            watcher.observation.elect(HaElections)
             text = (await watcher.get("/metrics"))[1]
             kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
             parts = {f"{name}_{part}" for name, kind in kinds.items() if kind == "histogram" for part in PARTS}
@@ -262,3 +266,87 @@ def test_a_missing_dispatch_job_is_in_health_and_metrics(home: BrokerHome, run: 
             assert metrics["penstock_broker_healthy"] == [(NODE, 0.0)]
 
     run(check())
+
+
+ENGINE_AWAY = HaElections(id=2, role="slave", problem="the engine does not answer: timed out", epoch=3, master=1)
+
+
+def test_a_broker_whose_engine_is_away_says_so_and_goes_on(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        options = {"elections": lambda: ENGINE_AWAY}
+        async with home.running(options=options) as broker, watched(broker) as watcher:
+            watcher.observation.elect(options["elections"])
+            assert await watcher.state("/healthz") == (200, {"status": "ok", "why": ENGINE_AWAY.problem})
+            assert (await watcher.state("/readyz"))[0] == 200
+            metrics = await watcher.metrics()
+            assert metrics["penstock_broker_healthy"] == [(NODE, 0.0)]
+            assert metrics["penstock_failover_engine_answers"] == [(NODE, 0.0)]
+            assert ({**NODE, "role": "slave"}, 1.0) in metrics["penstock_failover_role"]
+            assert ({**NODE, "role": "master"}, 0.0) in metrics["penstock_failover_role"]
+            assert metrics["penstock_failover_epoch"] == [(NODE, 3.0)]
+            reply = ok(await (await broker.client()).ask(RequestCode.GET_BROKER_RUNTIME_INFO))
+            assert json.loads(bytes(reply.body))["table"]["brokerHealth"] == ENGINE_AWAY.problem
+            reply = ok(await (await broker.client()).ask(RequestCode.GET_BROKER_HA_STATUS))
+            assert HaRuntimeInfo.from_bytes(reply.body).elections == ENGINE_AWAY
+
+    run(check())
+
+
+def test_a_fenced_master_is_not_ready(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        why = "another broker may be the master"
+        options = {"elections": lambda: HaElections(role="master", engine_answers=True, fenced=why)}
+        async with home.running(options=options) as broker, watched(broker) as watcher:
+            watcher.observation.elect(options["elections"])
+            assert await watcher.state("/readyz") == (503, {"state": "read-only", "ready": False, "why": why})
+            assert await watcher.state("/healthz") == (200, {"status": "ok", "why": why})
+            metrics = await watcher.metrics()
+            assert metrics["penstock_failover_fenced"] == [(NODE, 1.0)]
+            assert ({**NODE, "state": "read-only"}, 1.0) in metrics["penstock_broker_state"]
+            reply = ok(await (await broker.client()).ask(RequestCode.GET_BROKER_RUNTIME_INFO))
+            assert json.loads(bytes(reply.body))["table"]["putsRefused"] == why
+
+    run(check())
+
+
+def test_before_its_engine_was_reached_a_broker_says_what_it_waits_for() -> None:
+    async def check() -> None:
+        watcher = Watcher(Observation(BrokerSettings()))
+        try:
+            watcher.observation.elect(lambda: ENGINE_AWAY)
+            assert await watcher.state("/healthz") == (200, {"status": "ok", "why": ENGINE_AWAY.problem})
+            status, answer = await watcher.state("/readyz")
+            assert (status, answer["why"]) == (503, ENGINE_AWAY.problem)
+            assert "penstock_failover_engine_answers" in await watcher.metrics()
+        finally:
+            await asyncio.to_thread(watcher.responder.stop)
+
+    asyncio.run(check())
+
+
+WITHOUT = """
+import asyncio, sys, tempfile
+from pathlib import Path
+from penstock.broker.broker import Broker
+from penstock.broker.observation import Observation
+from penstock.broker.settings import BrokerSettings
+from penstock.store import MessageStore, Settings
+
+async def main():
+    with tempfile.TemporaryDirectory() as folder:
+        broker = Broker(MessageStore.open(Path(folder), Settings.dev()))
+        await broker.start("127.0.0.1", 0)
+        observation = Observation(BrokerSettings())
+        observation.serve(broker)
+        answer = await observation.answer("/metrics")
+        print(b"failover" in answer.body, b"lections" in broker.replication.status.now().to_bytes())
+        await broker.stop()
+
+asyncio.run(main())
+print([name for name in sys.modules if "failover" in name])
+"""
+
+
+def test_without_failover_nothing_of_it_is_shown_or_imported() -> None:
+    ended = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
+    assert ended.stdout.splitlines() == ["False False", "[]"], ended.stderr

@@ -80,6 +80,14 @@ def test_members_lists_the_replicas(penstock: Penstock, session: EtcdSession) ->
     assert "127.0.0.1:2" in penstock("members").done().out
 
 
+def test_members_says_why_a_replica_that_runs_cannot_be_elected(penstock: Penstock, session: EtcdSession) -> None:
+    behind = Member(replica="c", incarnation="c", address="127.0.0.1:3", role="follows", epoch=4, end=10)
+    session.commit(Transaction(what=Change.PUBLISH, puts={member_key(3): behind.to_bytes()}))
+    found = json.loads(penstock("members", "--json").done().out)["replicas"]
+    assert [each["why"] for each in found[:2]] == ["", ""]
+    assert "it is not in the sync set [1, 2]" in found[2]["why"]
+
+
 def test_history_lists_the_masters(penstock: Penstock, session: EtcdSession) -> None:
     (entry,) = json.loads(penstock("history", "--json").done().out)
     assert (entry["epoch"], entry["master"], entry["why"]) == (4, 1, "the first replica")

@@ -467,3 +467,12 @@ def test_with_access_control_broker_and_name_server_ask_for_an_account(
     assert all("accessKey" in reply.remark for reply in refusals)
     assert served.end() == 0
     assert "hard-to-guess" not in served.said
+
+
+@pytest.mark.parametrize("name", ["onMaster", "onSlave"])
+def test_a_command_for_a_role_that_is_not_there_is_said_at_the_start(run: Run, tmp_path: Path, name: str) -> None:
+    pairs = ("failover=etcd", "dcsAddr=127.0.0.1:1", f"{name}=/nowhere/move up")
+    options = [part for pair in pairs for part in ("--set", pair)]
+    said = run("serve", "--store", str(tmp_path / "store"), *options).refused()
+    assert f"{name} names the command /nowhere/move, which is not there or is not executable" in said
+    assert not (tmp_path / "store").exists()

@@ -389,8 +389,10 @@ class Served:
     def start(self) -> None:
         command = [*self._within, sys.executable, "-m", "penstock.cli.main", "serve", "--store", str(self.folder)]
         command += ["--profile", "dev"]
-        # Of several brokers with free ports one might take the port of another for its metrics.
-        command += ["--listen", self.address, "--namesrv", self.namesrv, "--console", "off", "--observe-port", "off"]
+        command += ["--listen", self.address, "--namesrv", self.namesrv, "--console", "off"]
+        if not any(each.startswith("observePort=") for each in self._settings):
+            # Of several brokers with free ports one might take the port of another for its metrics.
+            command += ["--observe-port", "off"]
         for setting in self._settings:
             command += ["--set", setting]
         with self._log.open("ab") as log:

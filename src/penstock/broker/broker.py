@@ -54,6 +54,7 @@ from penstock.clock import now_ms
 from penstock.errors import Unreachable
 from penstock.namesrv.name_server import NameServer
 from penstock.namesrv.route_table import RegisteredBroker as BrokerIdentity
+from penstock.protocol.bodies.admin import HaElections
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.frame import MAX_FRAME
 from penstock.remoting.connection import Address
@@ -129,13 +130,17 @@ class Broker:
         local: IsLocal = is_local,
         compile_sql: SqlCompiler = compile_sql,
         clock: Callable[[], int] = now_ms,
+        elections: Callable[[], HaElections] | None = None,
     ) -> None:
         """`name_server` is the name server embedded in this process, if any. `access` overrides the settings.
+        `elections` says how the elections of this broker stand, if it is elected.
 
         Without access control, only peers for which `local` returns True may send administration requests. Raises
         BadSettings, or BadStore if a table cannot be read.
         """
-        self.state = state = BrokerState(store, settings or BrokerSettings.of(store.settings), clock)
+        self.state = state = BrokerState(
+            store, settings or BrokerSettings.of(store.settings), clock, elections=elections
+        )
         self.store = store
         store.dispatcher.set_batch_delay(_SLAVE_GATHER_S if store.role.takes_replica_bytes else _GATHER_S)
         self.held = HeldPulls(store)

@@ -20,12 +20,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from penstock.broker.broker import Broker
-from penstock.broker.saved_tables import HealthReport
+from penstock.broker.saved_tables import HealthReport, election_problems
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import StoreFailed
 from penstock.format.config_tables import ConsumerOffsets
@@ -35,6 +35,7 @@ from penstock.observation.metrics import (
     NODE,
     BrokerAvailability,
     CountedNode,
+    ElectedNode,
     Family,
     Latencies,
     NodeFigures,
@@ -43,6 +44,7 @@ from penstock.observation.metrics import (
     TopicLag,
     availability,
     counter_metrics,
+    failover_metrics,
     is_internal_group,
     is_internal_topic,
     lag_metrics,
@@ -53,7 +55,7 @@ from penstock.observation.metrics import (
     replication_metrics,
 )
 from penstock.observation.process import SILENT_LOOP, ask_loop, process_metrics
-from penstock.protocol.bodies.admin import HaRuntimeInfo
+from penstock.protocol.bodies.admin import HaElections, HaRuntimeInfo
 from penstock.protocol.bodies.stats import BrokerCounters
 from penstock.store.message_store import MessageStore
 from penstock.store.statistics import Snapshot
@@ -65,6 +67,7 @@ class _Tables(NamedTuple):
     """Copies of what the broker's loop owns, taken in one turn of it."""
 
     health: HealthReport
+    puts_refused: str
     figures: Snapshot
     counters: BrokerCounters
     offsets: ConsumerOffsets
@@ -84,7 +87,7 @@ class Observation:
 
     def __init__(self, broker: BrokerSettings) -> None:
         self._name, self._cluster, self._broker_id = broker.broker_name, broker.broker_cluster_name, broker.broker_id
-        self._labels = node_labels(self._cluster, self._name, self._broker_id)
+        self._elections: Callable[[], HaElections] | None = None
         self._phase = "opening the store"
         self._serving: _Serving | None = None
         self._is_stopping = False
@@ -95,8 +98,15 @@ class Observation:
         """Reports how far the store's recovery is."""
         self._phase = f"{phase}: {done * 100 // total} %" if total > 0 else phase
 
+    def elect(self, elections: Callable[[], HaElections]) -> None:
+        """Reports how the broker's elections stand, from now on, also while no broker serves."""
+        self._elections = elections
+
     def serve(self, broker: Broker) -> None:
-        """Reports that the broker serves. Call it on the broker's loop."""
+        """Reports that the broker serves; with elections, another one after each change of its role. Call it on the
+        broker's loop.
+        """
+        self._broker_id = broker.identity.broker_id
         self._serving = _Serving(broker, asyncio.get_running_loop())
 
     def stop(self) -> None:
@@ -118,7 +128,7 @@ class Observation:
     async def _healthz(self) -> HttpAnswer:
         serving = self._serving
         if serving is None or self._is_stopping:
-            return _status("ok", "stopping" if self._is_stopping else self._phase)
+            return _status("ok", "stopping" if self._is_stopping else self._beginning())
         try:
             health, is_dead = await ask_loop(serving.loop, lambda: (serving.broker.health(), _has_dead_thread(serving)))
         except TimeoutError:
@@ -127,6 +137,11 @@ class Observation:
         if is_dead:
             return _status("failed", why, HTTPStatus.SERVICE_UNAVAILABLE)
         return _status("ok", why)
+
+    def _beginning(self) -> str:
+        """Returns what a broker that does not serve yet waits for."""
+        problems = () if self._elections is None else election_problems(self._elections())
+        return "; ".join(problems) or self._phase
 
     async def _readyz(self) -> HttpAnswer:
         state, why = await self._state()
@@ -139,14 +154,16 @@ class Observation:
         if self._is_stopping:
             return BrokerAvailability.READ_ONLY, "this broker is stopping"
         if serving is None:
-            return BrokerAvailability.RECOVERING, self._phase
+            return BrokerAvailability.RECOVERING, self._beginning()
         store = serving.broker.store
         try:
-            figures, health = await ask_loop(serving.loop, lambda: (store.figures(), serving.broker.health()))
+            figures, refused, health = await ask_loop(
+                serving.loop, lambda: (store.figures(), serving.broker.state.puts_refused, serving.broker.health())
+            )
         except TimeoutError:
             return BrokerAvailability.UNREACHABLE, SILENT_LOOP
-        why = figures.puts_refused or "; ".join(health.reasons)
-        return availability(figures.puts_refused, _disk_ratio(figures)), _hidden(store, why)
+        why = refused or "; ".join(health.reasons)
+        return availability(refused, _disk_ratio(figures)), _hidden(store, why)
 
     # -- metrics ---------------------------------------------------------------------------------------------
 
@@ -181,6 +198,7 @@ class Observation:
             counter_metrics([CountedNode(self._labels, tables.counters)], lambda topic: is_internal_topic(topic, own)),
             lag_metrics(lags, groups, topics),
             replication_metrics([self._replication(tables.replication)]),
+            self._failover_metrics(),
             self._own_metrics(tables),
             process_metrics(),
         )
@@ -195,6 +213,15 @@ class Observation:
         for family in node_metrics(False, [node]):
             if family.name.startswith(("penstock_broker_", "penstock_ready")):
                 yield family
+        yield from self._failover_metrics()
+
+    def _failover_metrics(self) -> Iterator[Family]:
+        if self._elections is not None:
+            yield from failover_metrics([ElectedNode(self._labels, self._elections())])
+
+    @property
+    def _labels(self) -> list[str]:
+        return node_labels(self._cluster, self._name, self._broker_id)
 
     def _node(self, store: MessageStore, tables: _Tables, oldest_ms: int) -> NodeFigures:
         figures = tables.figures
@@ -203,7 +230,7 @@ class Observation:
             cluster=self._cluster,
             name=self._name,
             broker_id=self._broker_id,
-            state=availability(figures.puts_refused, ratio),
+            state=availability(tables.puts_refused, ratio),
             is_healthy=tables.health.ok,
             log_bytes=store.log.max_offset - max(0, store.log.min_offset),
             flush_behind_bytes=figures.flush_behind_bytes,
@@ -255,6 +282,7 @@ def _copy(broker: Broker) -> _Tables:
     state = broker.state
     return _Tables(
         health=broker.health(),
+        puts_refused=state.puts_refused,
         figures=broker.store.figures(),
         counters=state.counters.totals(),
         offsets=state.offsets.snapshot(),

@@ -25,6 +25,7 @@ from penstock.broker.stats import MessageCounters
 from penstock.broker.timed_calls import Scheduler
 from penstock.broker.topics import BrokerTopics
 from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from penstock.protocol.bodies.admin import HaElections
 from penstock.store.config_files import ConfigFile, ConfigFiles, ConfigTable
 from penstock.store.file_io import Files
 from penstock.store.message_store import MessageStore
@@ -135,9 +136,16 @@ class BrokerState:
     """
 
     def __init__(
-        self, store: MessageStore, settings: BrokerSettings, clock: Callable[[], int], files: Files | None = None
+        self,
+        store: MessageStore,
+        settings: BrokerSettings,
+        clock: Callable[[], int],
+        files: Files | None = None,
+        elections: Callable[[], HaElections] | None = None,
     ) -> None:
         self.store = store
+        self.elections = elections
+        """Says how the elections of this broker stand; None if it is not elected."""
         self.settings = SettingsInForce(settings)
         self.clock = clock
         self.tasks = Supervisor(log)
@@ -162,8 +170,14 @@ class BrokerState:
         refusal = store.flags.reason
         causes = [each for each in (store.watermarks.failure, *ended) if each and each not in refusal]
         late = store.dispatcher.lag().problem
-        reasons = tuple(each for each in (refusal, *causes, late, *self.tasks.problems.values()) if each)
+        elected = () if self.elections is None else election_problems(self.elections())
+        reasons = tuple(each for each in (refusal, *causes, late, *elected, *self.tasks.problems.values()) if each)
         return HealthReport(not reasons, reasons)
+
+    @property
+    def puts_refused(self) -> str:
+        """Why messages are refused, by the store or because another broker may be the master; empty if not."""
+        return self.store.flags.reason or ("" if self.elections is None else self.elections().fenced)
 
     def _adopt_topics(self) -> None:
         """Creates the topics that have messages in the store but are missing in topics.json.
@@ -200,6 +214,11 @@ class BrokerState:
         groups.on_change.append(lambda: self.persister.due(saved_groups))
         self.persister.due(saved_topics)
         self.persister.due(saved_groups)
+
+
+def election_problems(report: HaElections) -> tuple[str, ...]:
+    """Returns what is wrong with the elections of a broker: one sentence each."""
+    return tuple(each for each in (report.fenced, report.problem) if each)
 
 
 def _read(file: ConfigFile[T]) -> T:

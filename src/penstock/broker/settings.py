@@ -194,6 +194,13 @@ class BrokerSettings:
         int,
         FAILOVER("how long a replica that may have lost messages with its machine lets others be elected, ms"),
     ] = 10_000
+    on_master: Annotated[
+        str | None, FAILOVER("command that runs when this broker has become master, without a shell; at most 30 s")
+    ] = None
+    on_slave: Annotated[
+        str | None,
+        FAILOVER("command that runs when it has become a slave, or stops as a master; without a shell, at most 30 s"),
+    ] = None
 
     def __post_init__(self) -> None:
         TABLE.check(self)

@@ -212,6 +212,7 @@ class ServeOptions:
         Access.of(broker)
         if broker.failover != "off":
             from penstock.broker.failover.configuration import check_failover, engine_of
+            from penstock.broker.failover.role_commands import commands_of
 
             if self.is_supervised:
                 raise BadSettings(
@@ -219,6 +220,7 @@ class ServeOptions:
                 )
             check_failover(self.settings)
             engine_of(self.settings, broker)
+            commands_of(broker)
         if self.listen is not None:
             parse_address(self.listen, "--listen")
         for name, address in (("--namesrv", self.namesrv), ("--console", self.console)):
@@ -484,7 +486,8 @@ async def _serve(
         else:
             from penstock.cli.elected_broker import ElectedBroker  # costs time and memory, and few need it
 
-            running = ElectedBroker(store, settings, server, access, stop)
+            running = elected = ElectedBroker(store, settings, server, access, stop)
+            watchers.observation.elect(elected.elections)
         listening = await running.start(port)
         addresses = {"broker": host_text(*listening), "namesrv": "", **addresses}
         if server is not None and names is not None:

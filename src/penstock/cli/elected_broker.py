@@ -13,10 +13,12 @@ from penstock.broker.access import Access
 from penstock.broker.broker import Broker
 from penstock.broker.failover.configuration import engine_of
 from penstock.broker.failover.node import BrokerNode, Host
+from penstock.broker.failover.role_commands import RoleCommands, commands_of
 from penstock.broker.failover.service import Failover
 from penstock.broker.settings import BrokerSettings
 from penstock.cli.broker_process import ListeningPort
 from penstock.namesrv.name_server import NameServer
+from penstock.protocol.bodies.admin import HaElections
 from penstock.remoting.connection import Address
 from penstock.store.message_store import MessageStore
 
@@ -34,11 +36,12 @@ class ElectedBroker:
     ) -> None:
         self._store = store
         self._settings = settings
-        self._make = partial(Broker, name_server=name_server, access=access)
+        self._make = partial(Broker, name_server=name_server, access=access, elections=self.elections)
         self._stop = stop
         self._serving: Callable[[Broker], object] | None = None
         self._node: BrokerNode | None = None
         self._failover: Failover | None = None
+        self._commands = RoleCommands(commands_of(settings))
         self.has_left = False
 
     async def start(self, port: ListeningPort) -> Address:
@@ -50,6 +53,7 @@ class ElectedBroker:
             make_broker=self._make,
             bound=port.bound,
             on_serving=self._on_serving,
+            on_role=self._commands.became,
         )
         self._node = node = BrokerNode(host, store)
         node.on_lost = self._leave
@@ -59,6 +63,10 @@ class ElectedBroker:
         self._failover.start()
         address, number = port.bound.getsockname()[:2]
         return address, number
+
+    def elections(self) -> HaElections:
+        """Returns how its elections stand. Any thread may call it."""
+        return HaElections() if self._failover is None else self._failover.report()
 
     def watch(self, serving: Callable[[Broker], object]) -> None:
         self._serving = serving
@@ -78,4 +86,7 @@ class ElectedBroker:
         assert self._node is not None
         assert self._failover is not None
         await self._failover.stop()
-        return await self._node.stop()
+        commands = asyncio.create_task(asyncio.to_thread(self._commands.stop))
+        in_time = await self._node.stop()
+        await commands
+        return in_time

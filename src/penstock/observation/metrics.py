@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
+from penstock.protocol.bodies.admin import HaElections
 from penstock.protocol.bodies.stats import BrokerCounters
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -371,3 +372,64 @@ def replication_metrics(brokers: Iterable[ReplicationFigures]) -> Iterator[Famil
 
 def _replication(name: str, about: str, *labels: str) -> Family:
     return Family(f"penstock_replication_{name}", "gauge", about, [*NODE, *labels])
+
+
+# -- failover ------------------------------------------------------------------------------------------------
+
+
+class ElectedNode(NamedTuple):
+    """A broker's labels, and what it says about elections."""
+
+    labels: list[str]
+    report: HaElections
+
+
+ELECTION_ROLES: Final = ("master", "slave", "candidate", "waiting")
+_ELECTIONS: Final[dict[str, tuple[str, str, Callable[[HaElections], float]]]] = {
+    "epoch": ("gauge", "The epoch of the broker's set.", lambda of: of.epoch),
+    "has_master": ("gauge", "1 if the set has a master, as far as this broker knows.", lambda of: of.master != 0),
+    "sync_set_size": ("gauge", "Replicas that have every acknowledged message.", lambda of: len(of.sync)),
+    "required_replicas": (
+        "gauge",
+        "Replicas, a master among them, that must have a message before it is acknowledged; 0 for a slave.",
+        lambda of: of.required,
+    ),
+    "engine_answers": ("gauge", "1 if the consensus engine answers this broker.", lambda of: of.engine_answers),
+    "fenced": (
+        "gauge",
+        "1 for a master that takes no messages, because its lease may have ended.",
+        lambda of: of.fenced != "",
+    ),
+    "lease_renewed_seconds": (
+        "gauge",
+        "Seconds since the last renewal of the broker's lease.",
+        lambda of: of.renewed_seconds,
+    ),
+    "lease_left_seconds": ("gauge", "Seconds until the broker's lease may end.", lambda of: of.left_seconds),
+    "failed_renewals_total": ("counter", "Renewals that the engine did not answer.", lambda of: of.failed_renewals),
+    "elections_won_total": ("counter", "How often this process was elected.", lambda of: of.elections_won),
+    "role_changes_total": ("counter", "How often this process became master or slave.", lambda of: of.role_changes),
+    "tails_cut_total": (
+        "counter",
+        "Tails of the log that a master did not have, and were cut.",
+        lambda of: of.tails_cut,
+    ),
+    "tail_bytes_cut_total": ("counter", "Bytes of these tails.", lambda of: of.tail_bytes_cut),
+}
+
+
+def failover_metrics(nodes: Iterable[ElectedNode]) -> Iterator[Family]:
+    """Yields the metrics of brokers that are elected; nothing if there are none."""
+    nodes = list(nodes)
+    if not nodes:
+        return
+    role = Family("penstock_failover_role", "gauge", "1 for a broker's current role.", [*NODE, "role"])
+    for node in nodes:
+        for each in ELECTION_ROLES:
+            role.add([*node.labels, each], float(node.report.role == each))
+    yield role
+    for name, (kind, about, value) in _ELECTIONS.items():
+        family = Family(f"penstock_failover_{name}", kind, about, NODE)
+        for node in nodes:
+            family.add(node.labels, float(value(node.report)))
+        yield family

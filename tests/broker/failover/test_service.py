@@ -10,7 +10,7 @@ import pytest
 from support.loopback import SOON_S, until
 from support.model_dcs import Fate, ModelEngine, ModelSession
 
-from penstock.broker.failover.dcs import Leader, Session, View
+from penstock.broker.failover.dcs import Change, Leader, Session, Transaction, View, history_key
 from penstock.broker.failover.lease import Health
 from penstock.broker.failover.rules import Replica
 from penstock.broker.failover.service import Failover
@@ -27,6 +27,8 @@ class StubNode:
         self.fails: BaseException | None = None
         self.wake: Callable[[], object] = lambda: None
         self.deadline: Callable[[], float] = lambda: inf
+        self.id, self.required, self.fenced = 1, 1, ""
+        self.elections_won = self.role_changes = self.tails_cut = self.tail_bytes_cut = 0
 
     def describe(self) -> Replica:
         if self.fails is not None:
@@ -155,6 +157,58 @@ def test_while_the_engine_is_away_a_replica_keeps_its_part() -> None:
         running.sessions[0].fate = Fate.ANSWERED
         await until(lambda: running.failover.problem == "")
         assert running.node.parts == ["stand", "lead 1"]
+        await running.failover.stop()
+
+    run(check)
+
+
+def test_the_report_has_the_set_and_the_last_masters() -> None:
+    async def check() -> None:
+        running = Running()
+        before = running.failover.report()
+        assert (before.engine_answers, before.problem) == (False, "the consensus engine has not answered yet")
+        await running.until_it_leads()
+        await until(lambda: bool(running.failover.report().masters))
+        report = running.failover.report()
+        assert (report.id, report.role, report.epoch, report.master, report.sync) == (1, "master", 1, 1, [1])
+        assert (report.engine_answers, report.problem) == (True, "")
+        assert [(each.epoch, each.master, each.why) for each in report.masters] == [(1, 1, "the first replica")]
+        await until(lambda: [each.role for each in running.failover.report().replicas] == ["master"])
+        await running.failover.stop()
+
+    run(check)
+
+
+def test_the_report_says_that_the_engine_is_away_and_counts_the_renewals_that_failed() -> None:
+    async def check() -> None:
+        running = Running()
+        await running.until_it_leads()
+        assert running.failover.report().failed_renewals == 0
+        running.sessions[0].fate = Fate.REQUEST_LOST
+        await until(lambda: running.failover.report().failed_renewals > 1)
+        report = running.failover.report()
+        assert not report.engine_answers
+        assert "does not answer" in report.problem
+        assert report.epoch == 1, "what was known last is still shown"
+        running.engine.revoke(running.sessions[0].lease)
+        running.sessions[0].fate = Fate.ANSWERED
+        await until(lambda: len(running.sessions) > 1 and running.failover.report().engine_answers)
+        assert running.failover.report().failed_renewals >= report.failed_renewals, "a counter never falls"
+        await running.failover.stop()
+
+    run(check)
+
+
+def test_a_history_that_cannot_be_read_does_not_stop_elections(caplog: pytest.LogCaptureFixture) -> None:
+    async def check() -> None:
+        running = Running()
+        planted = Transaction(what=Change.ORDER, puts={history_key(2_000_000_000): b"no history"})
+        ModelSession(running.engine, 1000).commit(planted)
+        await running.until_it_leads()
+        await until(lambda: "the history of masters cannot be read" in caplog.text)
+        await until(lambda: running.failover.report().engine_answers)
+        assert running.failover.report().masters == []
+        assert caplog.text.count("the history of masters cannot be read") == 1
         await running.failover.stop()
 
     run(check)

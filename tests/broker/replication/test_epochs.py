@@ -18,7 +18,7 @@ from support.loopback import SOON_S, until
 from penstock.broker.replication.config_sync import MasterLink
 from penstock.broker.replication.handshake import EPOCH_FRAME, EPOCH_REPORT, LENGTH, Hello, Welcome, decode, encode
 from penstock.broker.replication.slave import MasterFollower
-from penstock.protocol.bodies.admin import HaConnection, HaRuntimeInfo
+from penstock.protocol.bodies.admin import HaConnection, HaElections, HaRuntimeInfo
 from penstock.protocol.codes import ResponseCode
 from penstock.store import BrokerRole, Message, PutStatus
 from penstock.store.epochs import EpochEntry
@@ -145,6 +145,20 @@ def test_a_slave_that_does_not_shake_hands_still_follows(run: Run, tmp_path: Pat
 
 
 # -- the set ---------------------------------------------------------------------------------------------------------
+
+
+def test_in_an_elected_set_the_status_shows_who_is_in_the_sync_set(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        elections = HaElections(sync=[3])
+        async with master(tmp_path / "m", options={"elections": lambda: elections}) as m, slave(tmp_path / "s", m):
+            await until(lambda: m.store.watermarks.reports)
+            status = m.broker.replication.status
+            assert [(each.broker_id, each.in_sync) for each in status.now().ha_connection_info] == [(1, False)]
+            elections.sync = [1, 3]
+            assert [(each.broker_id, each.in_sync) for each in status.now().ha_connection_info] == [(1, True)]
+            assert status.now().in_sync_slave_nums == 1
+
+    run(go())
 
 
 def test_a_send_is_answered_and_seen_when_the_whole_set_has_it(run: Run, tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ CHANGEABLE: Final = (
 )
 HIDDEN: Final = "******"
 _SECRET_WORDS: Final = ("password", "secret")
+_COMMANDS: Final = ("onMaster", "onSlave")
+"""Settings whose value is a command, which may have a password among its words."""
 _NAME_LENGTH: Final = 127
 """Characters of an unknown name that an answer repeats."""
 
@@ -138,4 +140,4 @@ class ConfigChange:
 
 
 def _is_secret(name: str) -> bool:
-    return any(word in name.lower() for word in _SECRET_WORDS)
+    return name in _COMMANDS or any(word in name.lower() for word in _SECRET_WORDS)

@@ -129,7 +129,7 @@ class AdminRuntime:
             "consumerNum": sum(len(group.clients) for group in self._state.clients.consumer_groups()),
             "topicNum": len(self._state.topics.all()),
             "groupNum": len(self._state.groups.all()),
-            "putsRefused": figures.puts_refused.replace(root, "the store"),
+            "putsRefused": self._state.puts_refused.replace(root, "the store"),
             "brokerHealth": "; ".join(self._state.health().reasons).replace(root, "the store") or "ok",
         }
         if request.penstock_counters:

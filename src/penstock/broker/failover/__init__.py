@@ -10,6 +10,8 @@
 | `etcd` | etcd as the engine |
 | `lease` | the thread that renews |
 | `configuration`, `membership` | the settings; a replica's own file |
+| `role_commands` | onMaster and onSlave |
+| `status` | what a replica reports about elections; pure |
 | `node`, `service` | the broker process that a keeper directs; its threads |
 
 Safety rests on no clock. Only a member of the sync set may be elected, a send is acknowledged when every member of the

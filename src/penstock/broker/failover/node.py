@@ -27,6 +27,7 @@ from penstock.broker.failover.configuration import acks_of, limits_of
 from penstock.broker.failover.dcs import ABSENT, Acks, Leader, View, boot_time
 from penstock.broker.failover.lease import Health
 from penstock.broker.failover.membership import Membership
+from penstock.broker.failover.role_commands import RoleChange
 from penstock.broker.failover.rules import Failsafe, Replica, may_write
 from penstock.broker.failover.sync_set import Follower
 from penstock.broker.replication.replication import LOOPBACK
@@ -65,6 +66,8 @@ class Host:
     """The socket at which each broker listens in turn."""
     on_serving: Callable[[Broker], object]
     """Called on the loop when a broker has started."""
+    on_role: Callable[[RoleChange], object] = lambda change: None
+    """Called on the loop when this replica serves as master or slave. Returns at once."""
 
 
 class BrokerNode:
@@ -82,12 +85,24 @@ class BrokerNode:
         self._id = 0
         self._epoch = 0
         """The epoch that this replica leads; 0 if it does not."""
+        self._was_master: bool | None = None
+        """Whether the last broker was a master's; None if there was none."""
+        self._known_epoch = 0
+        """The epoch of the newest view."""
         self._followed: Leader | None = None
         self._dead_leader = ABSENT
         self._leader_version = ABSENT
         self._pinged_at = boot_time()
         self._heard: frozenset[int] = frozenset()
         self._changing = asyncio.Lock()
+        self._uncut_size: int | None = None
+        """Bytes of the log, if a part of it is to be cut."""
+        self.fenced = ""
+        """Why this master takes no messages; empty if it takes them, or is none."""
+        self.elections_won = 0
+        self.role_changes = 0
+        self.tails_cut = 0
+        self.tail_bytes_cut = 0
         self.wake: Callable[[], object] = lambda: None
         """Has the keeper look again."""
         self.deadline: Callable[[], float] = boot_time
@@ -127,6 +142,7 @@ class BrokerNode:
 
     def saw(self, view: View) -> None:
         state, self._leader_version = view.state, view.leader_version
+        self._known_epoch = self._known_epoch if state is None else state.epoch
         if state is not None and (my_id := state.ids.get(self._name, 0)) != 0:
             if self.membership.id != my_id:
                 self.membership.joined(my_id)
@@ -185,6 +201,7 @@ class BrokerNode:
 
     async def _lead(self, my_id: int, epoch: int, required: frozenset[int]) -> None:
         async with self._changing:
+            self.elections_won += 1
             await self._exchange(my_id, epoch, required)
 
     async def _exchange(self, my_id: int, epoch: int, required: frozenset[int]) -> None:
@@ -193,7 +210,7 @@ class BrokerNode:
         self._followed = None
         if self.broker is not None:
             await self._stop_broker("this broker is not the master any more; send to the new one")
-            self._store = await asyncio.to_thread(self._host.open_store)
+            await self._open_again()
         store, settings = self._store, self._host.settings
         if epoch:
             name = BrokerRole.SYNC_MASTER if acks_of(settings) is Acks.ALL else BrokerRole.ASYNC_MASTER
@@ -201,7 +218,8 @@ class BrokerNode:
             if settings.all_ack_in_sync_state_set:
                 store.require_replicas(required - {my_id})
         broker = self._host.make_broker(store, settings.with_changes(broker_id=0 if epoch else my_id))
-        self._id, self._epoch = my_id, epoch
+        self.role_changes += self._was_master is not (epoch != 0)
+        self._id, self._epoch, self._was_master = my_id, epoch, epoch != 0
         broker.replication.on_lost_master(self._on_lost_master)
         broker.replication.on_cut(self._on_cut)
         tasks = broker.state.tasks
@@ -217,6 +235,17 @@ class BrokerNode:
         self._host.on_serving(broker)
         role = f"the master of epoch {epoch}" if epoch else f"a slave with id {my_id}"
         log.info("this broker is %s after %.3f s", role, time.monotonic() - began)
+        known = max(epoch, self._known_epoch)
+        address = store.settings.store_host
+        self._host.on_role(RoleChange(epoch != 0, known, settings.broker_name, my_id, address))
+
+    async def _open_again(self) -> None:
+        """Opens the closed store, which carries out a cut that is due."""
+        self._store = await asyncio.to_thread(self._host.open_store)
+        before, self._uncut_size = self._uncut_size, None
+        if before is not None:
+            self.tails_cut += 1
+            self.tail_bytes_cut += max(0, before - _log_size(self._store))
 
     async def _stop_broker(self, why: str) -> None:
         broker, self.broker = self.broker, None
@@ -224,7 +253,7 @@ class BrokerNode:
         if self._epoch:
             broker.write_guard.close("failover", why)
             self._store.watermarks.close(why)
-        self._epoch = 0
+        self._epoch, self.fenced = 0, ""
         await broker.stop(_STOP_S)
 
     async def stop(self, limit_s: float | None = None) -> bool:
@@ -237,6 +266,7 @@ class BrokerNode:
     def _on_cut(self, why: str) -> None:
         """Opens the store again: that cuts the tail that the master does not have, which is set aside already."""
         log.warning("the store is opened again, to cut what the master does not have: %s", why)
+        self._uncut_size = _log_size(self._store)
         task = asyncio.create_task(self._reopen())
         task.add_done_callback(self._reopened)
 
@@ -249,6 +279,16 @@ class BrokerNode:
     def _reopened(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.on_lost(error)
+
+    @property
+    def id(self) -> int:
+        """The id of this replica in its set; 0 if it has none yet."""
+        return self._id
+
+    @property
+    def required(self) -> int:
+        """The number of replicas that must have a message before it is acknowledged; 0 if this is not the master."""
+        return len(self._store.watermarks.required or ()) + 1 if self._epoch else 0
 
     # -- leading ----------------------------------------------------------------------------------------------
 
@@ -291,8 +331,10 @@ class BrokerNode:
         silent = required - heard if required else None
         ttl_s = self._host.settings.failover_ttl_millis / 1000
         if may_write(boot_time(), self.deadline(), ttl_s / 5, Failsafe(self._host.settings.failsafe), silent):
+            self.fenced = ""
             broker.write_guard.open("lease")
         else:
+            self.fenced = _FENCED
             broker.write_guard.close("lease", _FENCED)
 
     # -- watching ---------------------------------------------------------------------------------------------
@@ -328,6 +370,10 @@ class BrokerNode:
             log.warning("the master at %s is gone: its ports refuse connections", leader.address)
             self._dead_leader = version
             self.wake()
+
+
+def _log_size(store: MessageStore) -> int:
+    return store.watermarks.appended - max(store.log.min_offset, 0)
 
 
 async def _refuses(address: str) -> bool:

@@ -17,6 +17,9 @@ from penstock.broker.failover.dcs import BadEngine, EngineAway, Session, boot_ti
 from penstock.broker.failover.keeper import Keeper
 from penstock.broker.failover.lease import Health, LeaseThread
 from penstock.broker.failover.node import BrokerNode
+from penstock.broker.failover.rules import Part
+from penstock.broker.failover.status import SHOWN_MASTERS, masterships_of, replicas_of, role_of
+from penstock.protocol.bodies.admin import HaElections, HaMastership
 
 log = logging.getLogger("penstock.failover")
 
@@ -39,6 +42,11 @@ class Failover:
         self.keeper: Keeper | None = None
         """None until the engine was reached for the first time."""
         self._problem = ""
+        self._renewals: tuple[int, LeaseThread | None] = 0, None
+        """Renewals without an answer in former sessions, and the thread that counts those of this one."""
+        self._masters: list[HaMastership] = []
+        self._masters_epoch = 0
+        """The epoch in which the history was read."""
         self._stopping = threading.Event()
         self._has_ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-keeper", daemon=True)
@@ -106,6 +114,7 @@ class Failover:
                 self._begin_session()
             assert self.keeper is not None
             pause = self.keeper.step()
+            self._read_history(self.keeper)
         except EngineAway as error:
             self._say(f"the engine does not answer: {error}")
             return _AWAY_S
@@ -114,6 +123,21 @@ class Failover:
             return _BAD_S
         self._say("")
         return pause
+
+    def _read_history(self, keeper: Keeper) -> None:
+        """Reads the last masters for `report`, when another one has taken its part: never while one is elected."""
+        state, session = keeper.view.state, self._session
+        if state is None or session is None or keeper.part not in (Part.LEAD, Part.FOLLOW):
+            return
+        if keeper.view.leader is None or self._masters_epoch == state.epoch:
+            return
+        try:
+            self._masters = masterships_of(session.history(SHOWN_MASTERS))
+        except EngineAway:
+            return  # the next round notices it, too
+        except BadEngine as error:  # elections do not need the history, so they go on
+            log.warning("the history of masters cannot be read: %s", error)
+        self._masters_epoch = state.epoch
 
     def _say(self, problem: str) -> None:
         if problem and problem.partition("(")[0] != self._problem.partition("(")[0]:
@@ -127,11 +151,40 @@ class Failover:
         """What is wrong with the engine, or what this replica waits for; empty if all is well."""
         return self._problem or ("" if self.keeper is None else self.keeper.why)
 
+    def report(self) -> HaElections:
+        """Returns how the elections of this broker stand. Any thread may call it; it asks no engine."""
+        keeper, session, node, (failed, lease) = self.keeper, self._session, self._node, self._renewals
+        answers = keeper is not None and not self._problem
+        report = HaElections(
+            id=node.id,
+            role=role_of(Part.WAIT if keeper is None else keeper.part),
+            required=node.required,
+            engine_answers=answers,
+            problem=self.problem or ("" if answers else "the consensus engine has not answered yet"),
+            fenced=node.fenced,
+            failed_renewals=failed + (0 if lease is None else lease.failed),
+            elections_won=node.elections_won,
+            role_changes=node.role_changes,
+            tails_cut=node.tails_cut,
+            tail_bytes_cut=node.tail_bytes_cut,
+            masters=self._masters,
+        )
+        if session is not None:
+            report.left_seconds = max(0.0, session.deadline - boot_time())
+            report.renewed_seconds = max(0.0, boot_time() - (session.deadline - session.ttl_s))
+        if keeper is not None and (state := keeper.view.state) is not None:
+            report.epoch, report.sync, report.paused = state.epoch, list(state.sync), state.paused
+            report.master = 0 if keeper.view.leader is None else keeper.view.leader.id
+            report.replicas = replicas_of(keeper.view)
+        return report
+
     # -- sessions ---------------------------------------------------------------------------------------------
 
     def _begin_session(self) -> None:
         session = self._open(True)
+        failed, former = self._renewals
         self._lease = LeaseThread(session, self._health, lambda why: self._on_lease_end(session, why))
+        self._renewals = failed + (0 if former is None else former.failed), self._lease
         if self.keeper is None:
             self.keeper = Keeper(session, self._node)
         else:

@@ -24,7 +24,7 @@ from penstock.broker.replication.slave import MasterFollower
 from penstock.broker.saved_tables import BrokerState
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings
-from penstock.protocol.bodies.admin import HaClient, HaConnection, HaRuntimeInfo
+from penstock.protocol.bodies.admin import HaClient, HaConnection, HaElections, HaRuntimeInfo
 from penstock.remoting.connection import Address
 from penstock.remoting.tls import ServerTls
 from penstock.store.message_store import MessageStore
@@ -45,8 +45,11 @@ class ReplicationStatus:
         listener: SlaveListener | None = None,
         follower: MasterFollower | None = None,
         link: MasterLink | None = None,
+        elections: Callable[[], HaElections] | None = None,
     ) -> None:
+        """`elections` says how the elections of this broker stand, if it is elected."""
         self._store = store
+        self._elections = elections
         self._listener = listener
         self._follower = follower
         self._link = link
@@ -65,13 +68,14 @@ class ReplicationStatus:
 
     def now(self) -> HaRuntimeInfo:
         role, end = self._store.role, self._store.watermarks.stored
+        elections = None if self._elections is None else self._elections()
         slaves = [] if self._listener is None else [each for each in self._listener.slaves if each.follows]
         known = [
             HaConnection(
                 addr=f"{slave.peer[0]}:{slave.peer[1]}",
                 slave_ack_offset=slave.acknowledged,
                 diff=max(end - slave.acknowledged, 0),
-                in_sync=self._is_in_sync(slave, end),
+                in_sync=self._is_in_sync(slave, end, elections),
                 transfer_from_where=slave.sent,
                 behind_seconds=self._behind_seconds(slave.acknowledged, end),
                 last_ack_timestamp=slave.acknowledged_ms,
@@ -89,10 +93,15 @@ class ReplicationStatus:
             broker_role=str(role),
             epoch=role.epoch,
             epochs=[list(entry) for entry in self._store.epochs.entries[-_SHOWN_EPOCHS:]],
+            elections=elections,
         )
 
-    def _is_in_sync(self, slave: SlaveConnection, end: int) -> bool:
-        """Whether each acknowledgement needs this slave; without a sync set, whether it is close enough to give one."""
+    def _is_in_sync(self, slave: SlaveConnection, end: int, elections: HaElections | None) -> bool:
+        """Whether this slave is in the sync set, or each acknowledgement needs it; otherwise, whether it is close
+        enough to give one.
+        """
+        if elections is not None:
+            return slave.counts and slave.replica in elections.sync
         required = self._store.watermarks.required
         if required is not None:
             return slave.counts and slave.replica in required
@@ -185,7 +194,7 @@ class Replication:
                 registration.on_master = link.set_addresses
             self._follower = MasterFollower(store, link, state.tasks)
             self._copy = ConfigCopy(state, link)
-        self.status = ReplicationStatus(store, self._listener, self._follower, link)
+        self.status = ReplicationStatus(store, self._listener, self._follower, link, state.elections)
 
     def on_cut(self, cut: Callable[[str], object]) -> None:
         """Calls `cut` with a sentence when a part of a slave's log has to be cut, which the store's next open does.

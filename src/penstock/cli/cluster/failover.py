@@ -99,6 +99,8 @@ def members(config: Config = None, pairs: Pairs = None, as_json: AsJson = False)
 
 
 def _rows(view: View) -> list[dict[str, Any]]:
+    from penstock.broker.failover.status import why_not_electable
+
     if view.state is None:
         return []
     rows: list[dict[str, Any]] = []
@@ -109,7 +111,7 @@ def _rows(view: View) -> list[dict[str, Any]]:
             rows.append({**row, "address": "", "role": "is not running", "epoch": 0, "end": 0, "why": ""})
             continue
         known = {"address": member.address, "role": member.role, "epoch": member.epoch, "end": member.end}
-        rows.append({**row, **known, "why": member.why})
+        rows.append({**row, **known, "why": why_not_electable(view.state, replica_id, member)})
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The Overview page: live rates, latency, backlog, brokers and replication."""
+"""The Overview page: live rates, latency, backlog, brokers, replication and elections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.console.console import Console
 from penstock.console.history import SAMPLE_S
 from penstock.console.pages import formatting, theme
 from penstock.console.pages.frame import frame, prefill, refresh_every, section, stat, table, title
-from penstock.console.replication import BrokerReplication
+from penstock.console.replication import BrokerReplication, ReplicaSet, replica_sets
 
 _SHOWN = 300
 """The number of samples in a chart, which is ten minutes."""
@@ -64,10 +64,12 @@ def add(console: Console) -> None:
                     "address",
                 ).props("data-mark=brokers")
             show_replication = _replication(console)
+            show_replicas = _replicas(console)
 
             async def refresh() -> None:
                 figures_by_broker = await console.view.brokers()
                 await show_replication()
+                await show_replicas()
                 brokers.rows = [
                     {
                         "name": each.name if each.broker_id == 0 else f"{each.name} (slave {each.broker_id})",
@@ -129,7 +131,7 @@ def _replication(console: Console) -> Callable[[], Awaitable[None]]:
     card.set_visibility(False)
 
     async def refresh() -> None:
-        brokers = [each for each in await console.view.replication() if not each.is_alone]
+        brokers = [each for each in await console.view.replication() if not each.is_alone and each.election is None]
         card.set_visibility(bool(brokers))
         rows = [row for each in brokers for row in _replication_rows(each)]
         shown.rows = [{**row, "key": f"{row['name']} {row['with']}"} for row in rows]
@@ -161,6 +163,90 @@ def _replication_rows(of: BrokerReplication) -> list[dict[str, str]]:
         }
         for each in of.slaves
     ]
+
+
+def _replicas(console: Console) -> Callable[[], Awaitable[None]]:
+    """Adds tables of the replicas of elected sets and of their last masters, hidden if there are none. Returns the
+    function that fills the tables.
+    """
+    with ui.card().classes("p-card").props("data-mark=replicas") as card:
+        section("Replicas")
+        shown = table(
+            [
+                ("set", "broker", "left"),
+                ("id", "id"),
+                ("address", "address", "left"),
+                ("role", "role", "left"),
+                ("epoch", "epoch"),
+                ("sync", "in sync", "left"),
+                ("end", "log end"),
+                ("bytes", "lag"),
+                ("seconds", "lag time"),
+                ("lease", "lease left"),
+                ("why", "why not master, or what is wrong", "left"),
+            ],
+            "key",
+        )
+    with ui.card().classes("p-card").props("data-mark=masters") as history:
+        section("Last masters")
+        masters = table(
+            [
+                ("set", "broker", "left"),
+                ("epoch", "epoch"),
+                ("id", "replica"),
+                ("since", "since"),
+                ("why", "why", "left"),
+            ],
+            "key",
+            pagination=10,
+        )
+    card.set_visibility(False)
+    history.set_visibility(False)
+
+    async def refresh() -> None:
+        sets = replica_sets(await console.view.replication())
+        card.set_visibility(bool(sets))
+        history.set_visibility(bool(sets))
+        shown.rows = [row for each in sets for row in _replica_rows(each)]
+        masters.rows = [
+            {
+                "key": f"{each.broker} {entry.epoch}",
+                "set": each.broker,
+                "epoch": formatting.count(entry.epoch),
+                "id": entry.master,
+                "since": formatting.moment(entry.since_ms),
+                "why": entry.why,
+            }
+            for each in sets
+            for entry in each.masters
+        ]
+
+    return refresh
+
+
+def _replica_rows(of: ReplicaSet) -> list[dict[str, str]]:
+    paused = " (elections paused)" if of.is_paused else ""
+    return [
+        {
+            "key": f"{of.broker} {each.id}",
+            "set": f"{of.broker}{paused}",
+            "id": str(each.id),
+            "address": each.address or formatting.NOTHING,
+            "role": each.role or "not running",
+            "epoch": formatting.count(each.epoch),
+            "sync": "yes" if each.is_in_sync else "no",
+            "end": formatting.count(each.log_end),
+            "bytes": formatting.size(each.behind_bytes),
+            "seconds": _seconds(each.behind_seconds),
+            "lease": _seconds(each.lease_left_seconds),
+            "why": each.why,
+        }
+        for each in of.replicas
+    ]
+
+
+def _seconds(seconds: float | None) -> str:
+    return formatting.span(None if seconds is None else seconds * 1000)
 
 
 def _chart(name: str, series: list[str], colours: tuple[str, ...]) -> ui.echart:

@@ -7,7 +7,8 @@ Configuration tables have the shapes of the config files. Their classes are in `
 (322), `ConsumerOffsets` (43) and `DelayOffsets` (45).
 
 RocketMQ 5 knows request 907, RocketMQ 4.9 does not. The field names of its reply are RocketMQ's, except
-`behindSeconds`, `lastAckTimestamp`, `activated`, `problem` and `brokerRole`, which RocketMQ's tools ignore.
+`behindSeconds`, `lastAckTimestamp`, `activated`, `problem`, `brokerRole`, `brokerId`, `epoch`, `epochs` and
+`elections`, which RocketMQ's tools ignore.
 """
 
 from __future__ import annotations
@@ -138,6 +139,65 @@ class HaClient(Body, kw_only=True):
     problem: str = ""
 
 
+class HaReplica(Body, kw_only=True):
+    """A replica of an elected set, as the consensus engine knows it."""
+
+    id: Int32 = 0
+    address: str = ""
+    role: str = ""
+    """`master`, `slave`, `candidate` or `waiting`; empty if it does not run."""
+    epoch: Int32 = 0
+    end: Int64 = 0
+    """Where its log ended when it last said so."""
+    in_sync: bool = False
+    why: str = ""
+    """Why it could not become master now; empty if it could, or is it."""
+
+
+class HaMastership(Body, kw_only=True):
+    """How an epoch began."""
+
+    epoch: Int32 = 0
+    master: Int32 = 0
+    since: Int64 = 0
+    why: str = ""
+    forced: bool = False
+    """Whether a person chose the master and accepted loss."""
+
+
+class HaElections(Body, kw_only=True):
+    """What an elected broker says of itself, and of its set. The figures count from the start of its process."""
+
+    id: Int32 = 0
+    """Its id in the set, which it keeps as a master; 0 if it has none yet."""
+    role: str = ""
+    """As in HaReplica."""
+    epoch: Int32 = 0
+    master: Int32 = 0
+    """The id of the set's master; 0 if there is none."""
+    sync: list[Int32] = []
+    required: Int32 = 0
+    """The replicas that must have a message before it is acknowledged, this one included; 0 for a slave."""
+    paused: bool = False
+    engine_answers: bool = False
+    problem: str = ""
+    """What is wrong with the engine, or what the broker waits for."""
+    fenced: str = ""
+    """Why a master takes no messages; empty if it does."""
+    renewed_seconds: float = 0.0
+    """Since the last renewal of its lease that was answered; 0 without a lease."""
+    left_seconds: float = 0.0
+    """Until its lease may end; 0 without a lease, or if it may have ended."""
+    failed_renewals: Int64 = 0
+    elections_won: Int64 = 0
+    role_changes: Int64 = 0
+    tails_cut: Int64 = 0
+    tail_bytes_cut: Int64 = 0
+    replicas: list[HaReplica] = []
+    masters: list[HaMastership] = []
+    """The last ones, newest first."""
+
+
 class HaRuntimeInfo(Body, kw_only=True):
     """Reply to 907: the replication status."""
 
@@ -151,3 +211,5 @@ class HaRuntimeInfo(Body, kw_only=True):
     """The epoch of the broker's role; 0 without epochs."""
     epochs: list[list[Int64]] = []
     """Epoch and start of each part of the log, oldest first; the newest 100."""
+    elections: HaElections | None = None
+    """None if the master is not elected."""
