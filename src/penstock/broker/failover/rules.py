@@ -253,8 +253,9 @@ def _contradiction(view: View, state: State, me: Replica, my_id: int) -> str:
         )
     other = view.members.get(my_id)
     if other is not None and other.incarnation != me.incarnation and other.place != me.place:
+        machine = other.place.partition(":")[0]  # the health page, which anyone may read, shows this; so no path
         return (
-            f"another process has the identity of this store: {other.place}; if this is a copy of that store, remove "
+            f"another process, on {machine}, has the identity of this store; if this is a copy of that store, remove "
             "penstock/replica.json and penstock/failover.json from the copy"
         )
     return ""
