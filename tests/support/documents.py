@@ -81,6 +81,7 @@ WORKED_EXAMPLES: Final = "test_format_pages::test_the_code_reads_an_example_as_t
 TRANSLATED: Final = "test_translations::test_a_page_in_chinese_is_not_behind"
 SETTING_FILES: Final = "test_setting_blocks::test_a_file_of_settings_on_a_page_is_one_that_penstock_takes"
 FAILOVER_PAGE: Final = "test_failover_page::test_three_brokers_elect_a_master_as_the_page_says"
+FAILOVER_WALK: Final = "test_failover_page::test_a_reader_kills_a_master_on_one_machine_as_the_page_says"
 RUN_BY: Final[dict[tuple[str, str], str]] = {
     ("README.md", "sh"): NEWCOMER,
     ("README.md", "python"): NEWCOMER,
@@ -110,6 +111,7 @@ RUN_BY: Final[dict[tuple[str, str], str]] = {
     ("docs/how-to/query-with-sql.md", "bash"): "test_sql_both_ways::test_the_command_of_the_page_runs_on_spark",
     ("docs/how-to/failover.md", "ini"): FAILOVER_PAGE,
     ("docs/how-to/failover.md", "sh"): FAILOVER_PAGE,
+    ("docs/how-to/failover.md", "bash"): FAILOVER_WALK,
     ("docs/how-to/replicate.md", "ini"): REPLICATE_PAGE,
     ("docs/how-to/replicate.md", "sh"): REPLICATE_PAGE,
     ("docs/how-to/spark-recipes.md", "py"): SPARK_PAGE,

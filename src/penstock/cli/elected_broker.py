@@ -6,6 +6,7 @@ Imported only where `failover` is on.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from functools import partial
 
@@ -42,16 +43,19 @@ class ElectedBroker:
         self._node: BrokerNode | None = None
         self._failover: Failover | None = None
         self._commands = RoleCommands(commands_of(settings))
+        self._bound: socket.socket | None = None
         self.has_left = False
 
     async def start(self, port: ListeningPort) -> Address:
         """Starts to take part in elections. Returns at once; the broker serves when the engine has been reached."""
         store = self._store
+        # A socket of its own: the process closes the port when it stops, and a role may be changing just then.
+        self._bound = port.bound.dup()
         host = Host(
             settings=self._settings,
             open_store=partial(MessageStore.open, store.layout.root, store.settings, in_sync_set=True),
             make_broker=self._make,
-            bound=port.bound,
+            bound=self._bound,
             on_serving=self._on_serving,
             on_role=self._commands.became,
         )
@@ -85,8 +89,11 @@ class ElectedBroker:
     async def stop(self) -> bool:
         assert self._node is not None
         assert self._failover is not None
+        assert self._bound is not None
         await self._failover.stop()
         commands = asyncio.create_task(asyncio.to_thread(self._commands.stop))
-        in_time = await self._node.stop()
-        await commands
-        return in_time
+        try:
+            return await self._node.stop()
+        finally:
+            self._bound.close()
+            await commands

@@ -113,7 +113,7 @@ def run(folder: Path, report: Path, watcher: Watcher, *, with_spark: bool, order
     """Runs the demo in `folder`, an existing and empty directory. A failed step does not raise; see `DemoResult.ok`."""
     started = time.monotonic()
     done: list[StepResult] = []
-    with _log_in(folder / "clients.log"), ExitStack() as opened:
+    with log_clients_to(folder / "clients.log"), ExitStack() as opened:
         scene = Scene(folder, orders, BrokerProcess(folder / "store", folder / "broker.log"), opened, watcher.progress)
         for step in _run_steps(scene, _plan(with_spark), watcher):
             done.append(step)
@@ -124,8 +124,8 @@ def run(folder: Path, report: Path, watcher: Watcher, *, with_spark: bool, order
 
 
 @contextmanager
-def _log_in(path: Path) -> Iterator[None]:
-    """Redirects the clients' logs to a file, because errors about the killed broker are expected."""
+def log_clients_to(path: Path) -> Iterator[None]:
+    """Redirects the clients' logs to a file, because errors about a killed broker are expected."""
     log = logging.getLogger("penstock.client")
     handler, propagate = logging.FileHandler(path, encoding="utf-8"), log.propagate
     log.addHandler(handler)

@@ -7,12 +7,13 @@ shop sends a message again until it is acked. The ledger counts acks by the mess
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -37,15 +38,18 @@ _STOP_S: Final = 30
 
 
 class BrokerProcess:
-    """`penstock serve` on one store, as a child process that can be stopped or killed. Not thread-safe.
+    """`penstock serve` on one store, as a child process that can be stopped, paused or killed. Not thread-safe.
 
-    A restarted broker listens at the same addresses, so that clients reconnect.
+    A restarted broker listens at the same addresses, so that clients reconnect. Ctrl-C at a terminal does not reach it:
+    it ends when its owner ends it.
     """
 
-    def __init__(self, store: Path, log: Path) -> None:
+    def __init__(self, store: Path, log: Path, *, namesrv: str = _ANY_PORT, options: Sequence[str] = ()) -> None:
+        """`namesrv` is the address of its own name server, or `off`. `options` are further ones of `serve`."""
         self.store = store
         self.address = _ANY_PORT
-        self.namesrv = _ANY_PORT
+        self.namesrv = namesrv
+        self._options = options
         self._log = log
         self._process: subprocess.Popen[str] | None = None
 
@@ -57,16 +61,26 @@ class BrokerProcess:
     def start(self) -> None:
         """Starts the broker and waits until it serves. Raises PenstockError if the broker does not start."""
         command = [sys.executable, "-m", "penstock.cli.main", "serve", "--profile", "dev", "--console", "off", "--json"]
-        command += ["--store", str(self.store), "--listen", self.address, "--namesrv", self.namesrv]
+        command += ["--store", str(self.store), "--listen", self.address, "--namesrv", self.namesrv, *self._options]
         with self._log.open("a", encoding="utf-8") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, process_group=0)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             self.kill()
             raise PenstockError(f"the broker did not start; its last log line: {self._last_line()}", path=self._log)
         addresses = json.loads(line)
-        self.address, self.namesrv = addresses["broker"], addresses["namesrv"]
+        self.address, self.namesrv = addresses["broker"], addresses["namesrv"] or self.namesrv
+
+    def pause(self) -> None:
+        """Stops the process with SIGSTOP: it keeps its connections and answers nothing."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets a paused process go on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kills the broker with SIGKILL, as in a crash."""
@@ -121,15 +135,16 @@ _GOODS: Final = ("shirts", "shoes", "hats", "coats", "socks")
 class Ledger:
     """The acked messages, and the messages that each group received, with times. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, topics: Iterable[str] = TOPICS, groups: Iterable[str] = GROUPS) -> None:
+        groups = tuple(groups)
         self.started = time.monotonic()
-        self.acked: dict[str, dict[str, str]] = {topic: {} for topic in TOPICS}
-        """By topic: the tag of each acked message, by its unique key."""
+        self.acked: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+        """By topic: the tag of each acked message, by its unique key, in the order of their acks."""
         self.unanswered = 0
         """The number of sends without an ack. The shop retries them."""
-        self.received: dict[str, Counter[str]] = {group: Counter() for group in GROUPS}
+        self.received: dict[str, Counter[str]] = {group: Counter() for group in groups}
         """By group: how often each unique key was delivered."""
-        self.times: dict[str, list[float]] = {"acknowledged": [], **{group: [] for group in GROUPS}}
+        self.times: dict[str, list[float]] = {"acknowledged": [], **{group: [] for group in groups}}
         """By kind of event: the time of each event, in seconds since the start."""
         self._changed = threading.Condition()
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.cluster import failover
+from penstock.cli.cluster import drill, failover
 from penstock.cli.cluster_connection import IGNORED, Broker, Call, Cluster, named, over_network
 from penstock.cli.confirmation import Yes, confirm, describe_change
 from penstock.cli.options import DryRun, Name, VerbGroup, help_if_alone
@@ -389,6 +389,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "put-kv": put_kv,
     "delete-kv": delete_kv,
     **failover.VERBS,
+    "drill": drill.drill,
 }
 for verb, function in _VERBS.items():
     app.command(verb)(function)
