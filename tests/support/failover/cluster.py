@@ -133,6 +133,10 @@ class Cluster:
         self._last_master = ""
         self._stack = contextlib.ExitStack()
 
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
     # -- start and end ---------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
@@ -248,19 +252,7 @@ class Cluster:
 
     def engine_leader(self) -> EtcdNode | None:
         """Returns etcd's leader; None if there is none that answers."""
-        for node in self.nodes:
-            host, port = node.address
-            command = ["etcdctl", "--endpoints", f"{host}:{port}", "endpoint", "status", "-w", "fields"]
-            try:
-                done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=3, env={**os.environ, "ETCDCTL_API": "3"}
-                )
-            except subprocess.TimeoutExpired:
-                continue
-            fields = dict(line.split(" : ", 1) for line in done.stdout.splitlines() if " : " in line)
-            if fields.get('"MemberID"') and fields.get('"MemberID"') == fields.get('"Leader"'):
-                return node
-        return None
+        return next((node for node in self.nodes if node.is_leader()), None)
 
     def wait_until_copied(self) -> None:
         """Returns when every broker has the topic in its table."""
