@@ -59,6 +59,7 @@ def run(
         tokens = [send.token for send in sends if send.outcome == "SEND_OK"]
         for group in groups:
             group.wait_for(tokens, _CONSUMED_WITHIN_S)
+        cluster.wait_until_dispatched()
     states, leaders = ((), ()) if cluster.engine is None else cluster.engine.past()
     return History(
         sends=tuple(sends),
