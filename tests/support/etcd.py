@@ -6,6 +6,7 @@ Where etcd is missing, the test is skipped.
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import shutil
 import signal
@@ -78,12 +79,23 @@ class EtcdNode:
 
     def is_healthy(self) -> bool:
         """Whether the node serves linearizable reads."""
+        return self._ask("/v3/kv/range", '{"key": "AA=="}')[0] in (200, 400)
+
+    def is_leader(self) -> bool:
+        """Whether the node says that it leads the others; asked through its gateway, as Debian has etcdctl apart."""
+        code, said = self._ask("/v3/maintenance/status", "{}")
+        status = json.loads(said) if code == 200 else {}
+        return bool(status.get("leader")) and status["leader"] == status["header"]["member_id"]
+
+    def _ask(self, path: str, order: str) -> tuple[int, bytes]:
+        """Returns the code and the body of an answer; 0 if none came."""
         connection = http.client.HTTPConnection(*self.address, timeout=1.0)
         try:
-            connection.request("POST", "/v3/kv/range", '{"key": "AA=="}')
-            return connection.getresponse().status in (200, 400)
+            connection.request("POST", path, order)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
         except (OSError, http.client.HTTPException):
-            return False
+            return 0, b""
         finally:
             connection.close()
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.failover.checkers import check, outages
+from support.failover.checkers import CHECKERS, check, outages
 from support.failover.history import (
     Commit,
     Consumption,
@@ -118,6 +118,13 @@ BROKEN: dict[str, tuple[str, Callable[[], History]]] = {
     "doubled": ("C1", lambda: sound(replicas=both(*ALL, stored(4, token="m3")))),
     "invented": ("C2", lambda: sound(replicas=both(*ALL, stored(4)))),
     "refused and stored": ("C2", lambda: sound(sends=(*sound().sends[:3], sent(3, Outcome.REFUSED)))),
+    "stored twice without a promise": (
+        "C2",
+        lambda: sound(
+            sends=(*sound().sends, sent(9, Outcome.UNKNOWN)),
+            replicas=both(*ALL, stored(4, token="m9"), stored(5, token="m9")),
+        ),
+    ),
     "out of order": ("C3", lambda: sound(sends=(sent(0, number=7), *sound().sends[1:]))),
     "another message at a consumer": (
         "C4",
@@ -128,6 +135,14 @@ BROKEN: dict[str, tuple[str, Callable[[], History]]] = {
         lambda: sound(replicas=(replica("a", *ALL[:3], stored(3, token="m8")), both(*ALL)[1])),
     ),
     "not consumed": ("C5", lambda: sound(consumptions=consumed(0, 1, 2), commits=())),
+    "consumed elsewhere than acknowledged": (
+        "C5",
+        lambda: sound(consumptions=(*sound().consumptions, Consumption("g", "c", "q", 9, "m3", 9.0))),
+    ),
+    "consumed in another queue": (
+        "C5",
+        lambda: sound(consumptions=(*sound().consumptions, Consumption("g", "c", "r", 3, "m3", 9.0))),
+    ),
     "consumed out of order": ("C5", lambda: sound(consumptions=consumed(0, 2, 1, 3), commits=())),
     "a commit that skips": ("C5", lambda: sound(commits=(Commit("g", "q", 4, 2.0),))),
     "twice after a switchover": (
@@ -142,9 +157,23 @@ BROKEN: dict[str, tuple[str, Callable[[], History]]] = {
         "C7",
         lambda: sound(replicas=(replica("a", *ALL, epochs=((1, 0), (2, 300))), both(*ALL)[1])),
     ),
+    "another epoch of the same bytes": (
+        "C7",
+        lambda: sound(replicas=(replica("a", *ALL, epochs=((1, 0), (3, 200))), both(*ALL)[1]), leaders=()),
+    ),
+    "two starts of an epoch without messages": (
+        "C7",
+        lambda: sound(
+            replicas=tuple(
+                replica(name, *ALL, epochs=((1, 0), (2, 200), (3, start))) for name, start in (("a", 400), ("b", 450))
+            )
+        ),
+    ),
+    "an epoch that is listed twice": ("C7", lambda: sound(replicas=both(*ALL, epochs=((1, 0), (2, 200), (2, 200))))),
     "epochs out of order": ("C7", lambda: sound(replicas=both(*ALL, epochs=((2, 0), (1, 200))))),
     "two writers of an epoch": ("C7", lambda: sound(replicas=both(*ALL[:3], stored(3, writer="a")))),
     "acknowledged after its epoch": ("C7", lambda: sound(sends=(*sound().sends[:3], sent(3, broker="a")))),
+    "two epochs at once": ("C7", lambda: sound(sends=(sent(0), sent(1, began=3.6, ended=3.7), sent(2), sent(3)))),
     "an acknowledged tail": ("C8", lambda: sound(replicas=both(*ALL, tails=(Tail(200, 300, ("m1",)),)))),
     "a tail that is not kept": ("C8", lambda: sound(sends=(*sound().sends, sent(7, Outcome.STORED)))),
     "a master outside its set": ("C9", lambda: sound(states=(*sound().states, State(5, 2, 2, (1,))))),
@@ -175,6 +204,14 @@ def test_a_message_without_a_promise_may_be_cut_off_and_its_offset_given_again()
     early = sent(9, Outcome.STORED, offset=2, physical=200, broker="a")
     tails = (Tail(200, 300, ("m9",)),)
     assert check(sound(sends=(*sound().sends, early), replicas=both(*ALL, tails=tails))) == []
+
+
+def test_a_late_answer_of_an_earlier_epoch_to_an_early_send_is_allowed() -> None:
+    assert check(sound(sends=(sent(0), sent(1, ended=9.0), sent(2), sent(3)))) == []
+
+
+def test_each_checker_has_histories_that_break_its_rule() -> None:
+    assert {rule for rule, _ in BROKEN.values()} == {*CHECKERS, "C10"}
 
 
 def test_what_a_lost_disk_had_is_not_asked_for() -> None:

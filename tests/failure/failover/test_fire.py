@@ -16,6 +16,7 @@ from support.failover.cluster import Cluster
 from support.failover.fire import judge, run
 from support.failover.network import network
 from support.failover.plan import Blow, Kind, Shape, Side, StrikePlan, make_plan
+from support.peers import JAVA, PeerError, build
 
 pytestmark = [pytest.mark.etcd, pytest.mark.timeout(1800)]
 
@@ -67,10 +68,15 @@ def test_partitions_lose_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 @pytest.mark.parametrize("brokers", [2, 3])
 def test_whatever_happens_nothing_that_was_acknowledged_is_lost(tmp_path: Path, brokers: int, flush: str) -> None:
-    """A quarter of PENSTOCK_ROUNDS blows, in clusters of 25 each, so that logs stay small."""
+    """PENSTOCK_ROUNDS / 4 blows, in clusters of 25 each, so that logs stay small, and with Java's clients, if any."""
     blows, seed = int(os.environ.get("PENSTOCK_ROUNDS", "1000")) // 4, chosen_seed()
     shape = Shape(brokers=brokers, engines=3, ttl_s=TTL_S, has_network=True, has_clocks=True)
     acknowledged = elections = done = 0
+    try:
+        java = build(JAVA / "client")
+    except PeerError as reason:
+        java = []
+        print(f"without Java's clients: {reason}")
     while done < blows:
         plan, folder = make_plan(seed + done, min(25, blows - done), shape), tmp_path / str(done)
         settings = {"flushDiskType": flush}
@@ -86,7 +92,7 @@ def test_whatever_happens_nothing_that_was_acknowledged_is_lost(tmp_path: Path, 
                 settings=settings,
             ) as cluster,
         ):
-            history = run(cluster, plan, seed + done)
+            history = run(cluster, plan, seed + done, java=java)
         assert judge(history, LIMITS_S, tmp_path) == [], f"seed {seed + done}"
         acknowledged += sum(1 for _ in history.acknowledged)
         elections += len({leader.epoch for leader in history.leaders}) - 1

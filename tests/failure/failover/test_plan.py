@@ -50,6 +50,15 @@ def test_a_long_plan_has_every_kind_alone_and_with_others() -> None:
     assert min(pauses) < 3.0 < max(pauses), "below and beyond the time to live"
 
 
+def test_links_between_any_two_sides_are_cut() -> None:
+    plan = make_plan(1, 500, Shape(engines=3, has_network=True), only={Kind.CUT})
+    cuts = {(strike.target, strike.other) for blow in plan for strike in blow.strikes}
+    for broker, peer in ((Side.MASTER, Side.SLAVE), (Side.SLAVE, Side.MASTER)):
+        assert {(broker, other) for other in (Side.ENGINE, peer, Side.CLIENT, Side.OTHERS)} <= cuts
+    assert {(Side.ENGINE_LEADER, Side.ENGINE), (Side.ENGINE_LEADER, Side.OTHERS)} <= cuts
+    assert {strike.way for blow in plan for strike in blow.strikes} == {0, 1, 2}
+
+
 def test_a_plan_can_be_restricted_to_some_kinds() -> None:
     assert set(kinds_of(make_plan(1, 50, Shape(), only={Kind.KILL}))) == {Kind.KILL}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.brokers import Served
-from support.peers import JAVA, PeerError, Talker, build
+from support.peers import JAVA, Talker, built
 
 PEERS = JAVA.parent
 WAIT_S = 60
@@ -36,19 +36,12 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def java_jars() -> list[Path]:
-    return _built(JAVA / "client")
+    return built(JAVA / "client")
 
 
 @pytest.fixture(scope="session")
 def java_broker_jars() -> list[Path]:
-    return _built(JAVA / "broker")
-
-
-def _built(project: Path) -> list[Path]:
-    try:
-        return build(project)
-    except PeerError as reason:
-        pytest.skip(str(reason))
+    return built(JAVA / "broker")
 
 
 @pytest.fixture

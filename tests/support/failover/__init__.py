@@ -9,6 +9,7 @@ clocks      the wall clock of one process, which can be set
 cluster     brokers, name servers and etcd as processes
 strikes     carries out a plan on a cluster
 load        producers and consumers that note every answer
+java_load   the same with Apache RocketMQ's Java client
 fire        one run: load, accidents, and the history of it
 evidence    what replicas and etcd hold at the end
 """

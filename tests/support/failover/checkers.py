@@ -4,9 +4,9 @@
     C2   invention     every message of a log was sent, and none of those that were refused is there
     C3   order         the queue offsets of a producer's acknowledged messages rise as it sent them
     C4   one meaning   an offset of a queue never shows two messages: in acknowledgements, to consumers, in logs
-    C5   consumption   every group received every acknowledged message; stored offsets skip nothing
+    C5   consumption   every group received every acknowledged message where the answer said; commits skip none
     C6   bytes         the logs of all replicas are equal, and their queues and index are sound
-    C7   fencing       an epoch has one writer; nothing is acknowledged outside its writer's epochs
+    C7   fencing       an epoch has one writer, which acknowledges only in it, and not after a later epoch has
     C8   tails         no acknowledged message is in a tail that was cut off; what was cut is kept
     C9   engine        each change of master and sync set is one that the design allows
     C10  outage        messages are acknowledged again soon enough after each strike
@@ -17,7 +17,7 @@ later: C1, C3 and C4 leave it out.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 
@@ -135,6 +135,8 @@ def not_consumed(history: History) -> Iterator[str]:
     first: dict[str, dict[tuple[str, int], float]] = {group: {} for group in history.groups}
     tokens: dict[str, set[str]] = {group: set() for group in history.groups}
     again: dict[str, list[str]] = defaultdict(list)
+    elsewhere: dict[str, list[str]] = defaultdict(list)
+    answered = {send.token: (send.queue, send.offset) for send in history.acknowledged}
     struck = min((strike.at for strike in history.strikes), default=0.0)
     disorder: dict[str, list[str]] = defaultdict(list)
     highest: dict[tuple[str, str], int] = {}
@@ -145,6 +147,8 @@ def not_consumed(history: History) -> Iterator[str]:
             again[each.group].append(each.token)
         received.add(each.token)
         place = (each.queue, each.offset)
+        if answered.get(each.token, place) != place:
+            elsewhere[each.group].append(f"{each.token} at {each.queue}:{each.offset}, not {answered[each.token]}")
         if place not in seen:
             seen[place] = each.at
             before = highest.get((each.group, each.queue), -1)
@@ -154,6 +158,7 @@ def not_consumed(history: History) -> Iterator[str]:
     for group in history.groups:
         missing = (_named(send) for send in history.acknowledged if send.token not in tokens[group])
         yield from _several(f"{group} did not receive", missing)
+        yield from _several(f"{group} received elsewhere than acknowledged", elsewhere[group])
         if history.strikes and all(strike.kind == "switchover" for strike in history.strikes):
             yield from _several(f"{group} received twice, although there were switchovers only", again[group])
     for group in history.ordered:
@@ -233,6 +238,21 @@ def unfenced(history: History) -> Iterator[str]:
         if send.physical >= 0 and allowed is not None and send.broker not in allowed:
             wrong.append(f"{_named(send)}, in epoch {epoch} of {sorted(allowed)}")
     yield from _several("acknowledged outside its epoch", wrong)
+    yield from _several("two epochs acknowledge at once", _late_acknowledgements(history))
+
+
+def _late_acknowledgements(history: History) -> Iterator[str]:
+    """Messages that were sent after a later epoch had acknowledged another one, and acknowledged by an earlier one."""
+    final = history.final
+    known = [(send, final.epoch_at(send.physical)) for send in history.acknowledged if send.physical >= 0]
+    ended = deque(sorted(known, key=lambda each: each[0].ended))
+    newest, by = 0, ""
+    for send, epoch in sorted(known, key=lambda each: each[0].began):
+        while ended and ended[0][0].ended < send.began:
+            other, at = ended.popleft()
+            newest, by = max((newest, by), (at, other.token))
+        if epoch < newest:
+            yield f"{_named(send)}, in epoch {epoch}, after {by} in epoch {newest}"
 
 
 def _contradictory_epochs(history: History) -> Iterator[str]:

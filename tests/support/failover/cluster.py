@@ -22,7 +22,7 @@ from support.brokers import Served
 from support.clusters import name_server
 from support.etcd import EtcdNode, running_etcd
 from support.failover.clocks import Clock, build_library
-from support.failover.evidence import Engine, EngineAway, log_end, read_replica
+from support.failover.evidence import Engine, EngineAway, log_end, queue_ends, read_replica
 from support.failover.history import Replica
 from support.failover.load import TOPIC
 from support.failover.network import Machine, Network
@@ -132,6 +132,10 @@ class Cluster:
         self.engine: Engine | None = None
         self._last_master = ""
         self._stack = contextlib.ExitStack()
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
 
     # -- start and end ---------------------------------------------------------------------------------------
 
@@ -248,19 +252,7 @@ class Cluster:
 
     def engine_leader(self) -> EtcdNode | None:
         """Returns etcd's leader; None if there is none that answers."""
-        for node in self.nodes:
-            host, port = node.address
-            command = ["etcdctl", "--endpoints", f"{host}:{port}", "endpoint", "status", "-w", "fields"]
-            try:
-                done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=3, env={**os.environ, "ETCDCTL_API": "3"}
-                )
-            except subprocess.TimeoutExpired:
-                continue
-            fields = dict(line.split(" : ", 1) for line in done.stdout.splitlines() if " : " in line)
-            if fields.get('"MemberID"') and fields.get('"MemberID"') == fields.get('"Leader"'):
-                return node
-        return None
+        return next((node for node in self.nodes if node.is_leader()), None)
 
     def wait_until_copied(self) -> None:
         """Returns when every broker has the topic in its table."""
@@ -290,6 +282,19 @@ class Cluster:
                 return True
             time.sleep(0.2)
         return False
+
+    def wait_until_dispatched(self) -> None:
+        """Returns when the queues of all brokers are equal, once consumers have received everything.
+
+        A slave puts into its queues only what its master has confirmed, which it hears a heartbeat later. If it is
+        stopped before, the end of its log has no units, and gets them at the next start.
+        """
+
+        def are_equal() -> bool:
+            first, *others = (queue_ends(member.folder) for member in self.members)
+            return all(each == first for each in others)
+
+        self.wait_for(are_equal, "the queues do not become equal")
 
     def evidence(self) -> Sequence[Replica]:
         """Ends the brokers; returns what they have."""

@@ -41,6 +41,12 @@ def log_end(folder: Path) -> tuple[int, bytes]:
     return 0, b""
 
 
+def queue_ends(folder: Path) -> dict[str, int]:
+    """Returns how much each file of the topic's queues holds, to the last byte that is not zero."""
+    queues = folder / "consumequeue" / TOPIC
+    return {str(each.relative_to(queues)): len(each.read_bytes().rstrip(b"\0")) for each in queues.glob("*/[0-9]*")}
+
+
 def read_log(folder: Path) -> Iterator[Stored]:
     """Yields the records of the files in a folder, each named by its first offset, until something else begins."""
     for path in sorted(folder.glob("[0-9]*")):

@@ -50,19 +50,33 @@ def _queues(count: int) -> list[MessageQueue]:
     return [MessageQueue(topic=TOPIC, broker_name=BROKER_NAME, queue_id=number) for number in range(count)]
 
 
-class Producers:
+class Acknowledged:
+    """What all kinds of producers note."""
+
+    def __init__(self) -> None:
+        self.sends: list[Send] = []
+        self.acknowledged = 0
+
+    def wait_for_more(self, count: int, within_s: float) -> bool:
+        """Returns whether so many more messages are acknowledged in time."""
+        goal, deadline = self.acknowledged + count, time.monotonic() + within_s
+        while self.acknowledged < goal and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.acknowledged >= goal
+
+
+class Producers(Acknowledged):
     """Producers that send side by side, each waiting for its answer before it sends again."""
 
     def __init__(
         self, namesrv: str, queues: int, seed: int, *, count: int = 4, timeout_s: float = 1.0, pause_s: float = 0.0
     ) -> None:
+        super().__init__()
         self._namesrv = namesrv
         self._queues = _queues(queues)
         self._options = ProducerOptions(timeout_s=timeout_s, retries=0)
         self._pause_s = pause_s
         self._stop = threading.Event()
-        self.sends: list[Send] = []
-        self.acknowledged = 0
         names = [f"p{number}" for number in range(count)]
         self._threads = [threading.Thread(target=self._run, args=(name, f"{seed}{name}")) for name in names]
 
@@ -98,13 +112,6 @@ class Producers:
                 self.sends.append(_answered(name, number, token, result, began, ended))
         self.acknowledged += len(tokens) if results[0] is not None and results[0].ok else 0
         self._stop.wait(_PAUSE_S if results[0] is None else self._pause_s)
-
-    def wait_for_more(self, count: int, within_s: float) -> bool:
-        """Returns whether so many more messages are acknowledged in time."""
-        goal, deadline = self.acknowledged + count, time.monotonic() + within_s
-        while self.acknowledged < goal and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return self.acknowledged >= goal
 
     def __enter__(self) -> Self:
         for thread in self._threads:

@@ -124,6 +124,8 @@ def possible(shape: Shape) -> list[tuple[Kind, Side]]:
             (Kind.SLOW, Side.MASTER),
             (Kind.SLOW, Side.SLAVE),
         ]
+        if shape.engines > 1:
+            found += [(Kind.CUT, Side.ENGINE_LEADER)]
     return found
 
 
@@ -154,7 +156,10 @@ def _strike(chance: random.Random, kind: Kind, target: Side, shape: Shape) -> St
     }.get(kind, chance.uniform(*_DOWN_S))
     made = StrikePlan(kind, target, round(lasts_s, 3))
     if kind is Kind.CUT:
-        others = (Side.ENGINE, Side.SLAVE if target is Side.MASTER else Side.MASTER, Side.CLIENT, Side.OTHERS)
+        brokers = Side.SLAVE if target is Side.MASTER else Side.MASTER
+        others: tuple[Side, ...] = (Side.ENGINE, brokers, Side.CLIENT, Side.OTHERS)
+        if target is Side.ENGINE_LEADER:
+            others = (Side.ENGINE, Side.OTHERS)
         return msgspec.structs.replace(made, other=chance.choice(others), way=chance.choice((0, 0, 1, 2)))
     if kind is Kind.CLOCK:
         return msgspec.structs.replace(made, step_s=round(chance.uniform(*_CLOCK_S), 1))

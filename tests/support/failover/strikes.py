@@ -140,8 +140,14 @@ class Nemesis:
                 others = [HERE, "names"]
             case _:
                 others = [*engines, *brokers, HERE, "names"]
+        return self._cut(plan, member.name, others)
+
+    def _cut(self, plan: StrikePlan, name: str, others: list[str]) -> Heal:
+        """Cuts one machine off from others, in the ways of the plan."""
+        network = self._cluster.machines
+        assert network is not None
         ways = {0: ((0, 1), (1, 0)), 1: ((0, 1),), 2: ((1, 0),)}[plan.way]
-        links = [((member.name, other)[a], (member.name, other)[b]) for other in others for a, b in ways]
+        links = [((name, other)[a], (name, other)[b]) for other in others for a, b in ways]
         for sender, receiver in links:
             network.cut(sender, receiver)
         return lambda: [network.mend(sender, receiver) for sender, receiver in links] and None
@@ -157,6 +163,11 @@ class Nemesis:
             rest = [node for node in self._cluster.nodes if node is not leader]
             nodes += rest[: len(self._cluster.nodes) // 2]
         at = time.monotonic()
+        if plan.kind is Kind.CUT:
+            others = [node.name for node in self._cluster.nodes if node is not leader]
+            if plan.other is Side.OTHERS:
+                others += [*(member.name for member in self._cluster.members), HERE]
+            return _Begun(plan, leader.name, at, self._cut(plan, leader.name, others))
         for node in nodes:
             if plan.kind is Kind.KILL:
                 node.end()

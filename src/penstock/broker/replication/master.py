@@ -360,9 +360,16 @@ class SlaveConnection(asyncio.Protocol):
         self._next = start
         if self.counts:
             self._store.watermarks.slave_connected(self.replica, max(offset, 0))
-        log.info("%s follows from offset %d", self, start)
+        log.info("%s follows from offset %d%s", self, start, self._remark)
         self.send_more()
         return True
+
+    @property
+    def _remark(self) -> str:
+        """What an operator must know of a slave that an elected master cannot count on."""
+        if self.hello is not None or self._store.watermarks.required is None:
+            return ""
+        return "; it has no epochs, as in RocketMQ 4.9, so it is outside the sync set and cannot become master"
 
     # -- sending ---------------------------------------------------------------------------------------------
 
