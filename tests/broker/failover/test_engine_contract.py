@@ -216,6 +216,15 @@ def test_the_history_is_read_newest_first_and_is_no_part_of_a_view(engine: Engin
     assert session.view().state is None
 
 
+def test_the_oldest_entries_of_the_history_are_removed_with_the_newest_write(engine: Engine) -> None:
+    session = engine.open()
+    for epoch in (1, 2, 3):
+        written = {history_key(epoch): History(epoch=epoch, master=1).to_bytes()}
+        gone = frozenset({history_key(epoch - 2)} if epoch > 1 else ())
+        assert isinstance(session.commit(Transaction(what=Change.ELECT, puts=written, deletes=gone)), Committed)
+    assert [each.epoch for each in session.history(10)] == [3, 2]
+
+
 def test_wait_ends_when_it_is_woken(engine: Engine) -> None:
     session = engine.open()
     session.wake()

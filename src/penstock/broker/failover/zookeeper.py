@@ -116,8 +116,9 @@ class ZookeeperNodes:
 class _Wire:
     """A connection as kazoo uses it. Long answers are refused, and so is sending when it is not allowed."""
 
-    def __init__(self, connected: socket.socket, may_send: Callable[[], bool]) -> None:
+    def __init__(self, connected: socket.socket, made_at: float, may_send: Callable[[], bool]) -> None:
         self._socket = connected
+        self.made_at = made_at
         self._may_send = may_send
         self._head = b""
 
@@ -160,10 +161,13 @@ class _Wire:
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """Makes kazoo's threads and connections."""
 
-    def __init__(self, nodes: ZookeeperNodes, try_s: float, may_send: Callable[[], bool]) -> None:
+    def __init__(
+        self, nodes: ZookeeperNodes, try_s: float, clock: Callable[[], float], may_send: Callable[[], bool]
+    ) -> None:
         super().__init__()
         self._nodes = nodes
         self._try_s = try_s
+        self._clock = clock
         self._may_send = may_send
         self.wire: _Wire | None = None
         self.is_shut = False
@@ -185,7 +189,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         except OSError as error:
             self.problem = "{}:{}: {}".format(*address[:2], error.strerror or error)
             raise
-        self.wire = _Wire(connected, self._may_send)
+        self.wire = _Wire(connected, self._clock(), self._may_send)
         return self.wire
 
     def cut(self) -> None:
@@ -249,7 +253,7 @@ class ZookeeperSession:
         self._deadline = -1.0
         self._touched = (0.0, 0.0)
         """When the last answered renewal was sent, and when it was answered."""
-        self._handler = _Handler(nodes, self._try_s, self._may_send)
+        self._handler = _Handler(nodes, self._try_s, clock, self._may_send)
         self._acl = [make_digest_acl(nodes.user, nodes.password, all=True)] if nodes.user else OPEN_ACL_UNSAFE
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in nodes.addresses)
         self._client = KazooClient(
@@ -271,26 +275,24 @@ class ZookeeperSession:
         self._is_forced = False
 
     def _open(self) -> None:
-        began = self._clock()
         try:
             self._client.start(_OPEN_S)
         except KazooTimeoutError:
             raise EngineAway(f"no node of ZooKeeper answers ({self._handler.problem})") from None
-        client_id = self._client.client_id
-        if client_id is None:
+        client_id, wire = self._client.client_id, self._handler.wire
+        if client_id is None or wire is None:
             raise EngineAway("the connection to ZooKeeper was lost at once")
         self._session_id: int = client_id[0]
         if not self._ttl_s:
             return
-        granted = 0 if self._handler.wire is None else self._handler.wire.granted_ms
-        if granted != self._ttl_s * 1000:
+        if wire.granted_ms != self._ttl_s * 1000:
             self.release()
             raise BadEngine(
-                f"ZooKeeper granted a session of {granted} ms instead of {self._ttl_s * 1000} ms; set "
+                f"ZooKeeper granted a session of {wire.granted_ms} ms instead of {self._ttl_s * 1000} ms; set "
                 "failoverTtlMillis to what it allows, or change its tickTime, minSessionTimeout or maxSessionTimeout"
             )
-        self._deadline = began + self._ttl_s
-        self._touched = (began, self._clock())
+        self._deadline = wire.made_at + self._ttl_s
+        self._touched = (wire.made_at, self._clock())
 
     def _on_state(self, state: str) -> None:
         """kazoo's thread calls this before it does anything else about a change."""
