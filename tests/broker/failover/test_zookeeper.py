@@ -42,6 +42,8 @@ from kazoo.client import KazooClient
 
 from penstock.broker.failover.zookeeper import ZookeeperNodes, ZookeeperSession
 
+pytestmark = pytest.mark.zookeeper
+
 _STATE = State(epoch=1, master=1, sync=(1,), ids={"a": 1}, next_id=2)
 _LEADER = Leader(id=1, epoch=1, incarnation="a").to_bytes()
 _FOUND = Transaction(
@@ -140,7 +142,6 @@ class Late(ZookeeperSession):
         return super()._carry_out(transaction, found)
 
 
-@pytest.mark.zookeeper
 def test_a_node_that_is_made_again_is_not_taken_for_the_old_one(node: ZookeeperNode, prefix: str) -> None:
     with _session(prefix, node.address) as other, _session(prefix, node.address, kind=Late) as late:
         assert isinstance(other.commit(_FOUND), Committed)
@@ -154,7 +155,6 @@ def test_a_node_that_is_made_again_is_not_taken_for_the_old_one(node: ZookeeperN
         assert other.view().leader_is_mine
 
 
-@pytest.mark.zookeeper
 def test_a_key_that_vanishes_with_its_session_meanwhile_is_not_the_expected_one(
     node: ZookeeperNode, prefix: str
 ) -> None:
@@ -168,7 +168,6 @@ def test_a_key_that_vanishes_with_its_session_meanwhile_is_not_the_expected_one(
         assert late.view().state_version == view.state_version
 
 
-@pytest.mark.zookeeper
 def test_what_expects_nothing_is_carried_out_whoever_is_faster(node: ZookeeperNode, prefix: str) -> None:
     key = member_key(1)
     publish = Transaction(
@@ -187,7 +186,6 @@ def test_what_expects_nothing_is_carried_out_whoever_is_faster(node: ZookeeperNo
 # -- connections -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.zookeeper
 @pytest.mark.parametrize("is_carried_out", [True, False])
 def test_a_transaction_whose_answer_is_lost_is_unknown(node: ZookeeperNode, prefix: str, is_carried_out: bool) -> None:
     with _session(prefix, node.address) as direct, Between(node) as between:
@@ -206,7 +204,6 @@ def test_a_transaction_whose_answer_is_lost_is_unknown(node: ZookeeperNode, pref
             assert (direct.view().state == _STATE) is is_carried_out
 
 
-@pytest.mark.zookeeper
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_when_the_thread_of_kazoo_fails_the_lease_is_lost(node: ZookeeperNode, prefix: str) -> None:
     with Between(node) as between, _session(prefix, between.address) as session:
@@ -251,7 +248,6 @@ def test_where_no_node_listens_the_engine_is_away() -> None:
         ZookeeperSession(ZookeeperNodes(addresses=[("127.0.0.1", free_port())]), "/p", 2)
 
 
-@pytest.mark.zookeeper
 def test_three_nodes_go_on_without_one_of_them(tmp_path: Path, prefix: str) -> None:
     with running_zookeeper(tmp_path, 3) as nodes:
         addresses = [each.address for each in nodes]
@@ -280,14 +276,12 @@ def _renew_soon(session: ZookeeperSession) -> bool:
 # -- the lease -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.zookeeper
 def test_a_session_of_another_length_than_asked_is_refused(node: ZookeeperNode) -> None:
     why = "granted a session of 10000 ms instead of 60000 ms; set failoverTtlMillis .* tickTime, minSessionTimeout"
     with pytest.raises(BadEngine, match=why):
         ZookeeperSession(ZookeeperNodes(addresses=[node.address]), "/p", 60)
 
 
-@pytest.mark.zookeeper
 def test_the_deadline_counts_from_the_renewal_before_the_last(node: ZookeeperNode, prefix: str) -> None:
     clock = [0.0]
     session = ZookeeperSession(ZookeeperNodes(addresses=[node.address]), prefix, 6, lambda: clock[0])
@@ -319,7 +313,6 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.zookeeper
 def test_a_process_that_slept_knows_by_its_own_clock_that_its_lease_is_over(node: ZookeeperNode, prefix: str) -> None:
     command = [sys.executable, "-c", _SLEEPER, str(node.address[1]), prefix]
     environment = {"PYTHONPATH": ":".join(sys.path)}
@@ -349,7 +342,6 @@ def test_a_process_that_slept_knows_by_its_own_clock_that_its_lease_is_over(node
 # -- rights ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.zookeeper
 def test_only_the_account_may_read_and_write(node: ZookeeperNode, prefix: str) -> None:
     inside = f"{prefix}/c/b"
     with _session(inside, node.address, user="broker", password="s3 cret") as allowed:
@@ -374,7 +366,6 @@ def test_only_the_account_may_read_and_write(node: ZookeeperNode, prefix: str) -
             plain.close()
 
 
-@pytest.mark.zookeeper
 def test_tls(tmp_path: Path, prefix: str) -> None:
     authority = make_authority(tmp_path, "authority")
     pair = make_certificate(tmp_path, "zookeeper", authority)
