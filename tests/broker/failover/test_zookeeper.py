@@ -88,6 +88,7 @@ class Between:
         self.address = ("127.0.0.1", int(self._listener.getsockname()[1]))
         self.to_node: Callable[[bytes], bytes | None] = lambda data: data
         self.to_client: Callable[[bytes], bytes | None] = lambda data: data
+        self.connections = 0
         self._stop, self._stopped = socket.socketpair()
         self._thread = threading.Thread(target=self._run)
 
@@ -109,6 +110,7 @@ class Between:
                 break
             if self._listener in ready:
                 client, _ = self._listener.accept()
+                self.connections += 1
                 there = socket.create_connection(self._node.address)
                 pairs |= {client: (there, True), there: (client, False)}
             for each in [each for each in ready if each in pairs]:
@@ -219,8 +221,11 @@ def test_when_the_thread_of_kazoo_fails_the_lease_is_lost(node: ZookeeperNode, p
             session.view()
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x7f\xff\xff\xff", b""])
-def test_an_answer_that_is_not_of_zookeeper_is_refused(answer: bytes) -> None:
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "more than"), (b"\x7f\xff\xff\xff", "more than"), (b"", "no connection")],
+)
+def test_an_answer_that_is_not_of_zookeeper_is_refused(answer: bytes, why: str) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(0.1)
     is_over = threading.Event()
@@ -235,7 +240,7 @@ def test_an_answer_that_is_not_of_zookeeper_is_refused(answer: bytes) -> None:
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        with pytest.raises(EngineAway, match="no node of ZooKeeper answers"):
+        with pytest.raises(EngineAway, match=f"no node of ZooKeeper answers .*{why}"):
             ZookeeperSession(ZookeeperNodes(addresses=[("127.0.0.1", listener.getsockname()[1])]), "/p", 2)
     finally:
         is_over.set()
@@ -246,6 +251,13 @@ def test_an_answer_that_is_not_of_zookeeper_is_refused(answer: bytes) -> None:
 def test_where_no_node_listens_the_engine_is_away() -> None:
     with pytest.raises(EngineAway, match=r"no node of ZooKeeper answers .*refused"):
         ZookeeperSession(ZookeeperNodes(addresses=[("127.0.0.1", free_port())]), "/p", 2)
+
+
+def test_a_renewal_goes_to_the_next_node_when_one_is_silent(node: ZookeeperNode, prefix: str) -> None:
+    with Between(node) as one, Between(node) as two, _session(prefix, one.address, two.address, ttl_s=6) as session:
+        used = one if one.connections else two
+        used.to_node = lambda data: b""  # it takes everything, and passes on nothing
+        assert session.renew()
 
 
 def test_three_nodes_go_on_without_one_of_them(tmp_path: Path, prefix: str) -> None:

@@ -116,10 +116,18 @@ class ZookeeperNodes:
 class _Wire:
     """A connection as kazoo uses it. Long answers are refused, and so is sending when it is not allowed."""
 
-    def __init__(self, connected: socket.socket, made_at: float, may_send: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        connected: socket.socket,
+        made_at: float,
+        may_send: Callable[[], bool],
+        tell: Callable[[str], None],
+    ) -> None:
+        """`tell` is called with what is wrong with an answer."""
         self._socket = connected
         self.made_at = made_at
         self._may_send = may_send
+        self._tell = tell
         self._head = b""
 
     @property
@@ -129,7 +137,8 @@ class _Wire:
 
     def recv(self, size: int) -> bytes:
         if size > MAX_VIEW:
-            raise OSError(f"an answer has more than {MAX_VIEW} bytes")
+            self._tell(f"an answer has more than {MAX_VIEW} bytes")
+            raise OSError("the answer is too long")
         data = self._socket.recv(size)
         if len(self._head) < _CONNECT_HEAD:
             self._head += data[: _CONNECT_HEAD - len(self._head)]
@@ -189,8 +198,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         except OSError as error:
             self.problem = "{}:{}: {}".format(*address[:2], error.strerror or error)
             raise
-        self.wire = _Wire(connected, self._clock(), self._may_send)
+        self.wire = _Wire(connected, self._clock(), self._may_send, self._note)
         return self.wire
+
+    def _note(self, problem: str) -> None:
+        self.problem = problem
 
     def cut(self) -> None:
         """Has kazoo go on with the next node."""
