@@ -152,8 +152,8 @@ class BrokerSettings:
     failover: Annotated[
         str,
         FAILOVER(
-            "who decides which broker of a name is the master: `off`, the setting brokerRole; or an engine, `etcd`, in "
-            "which the brokers elect it"
+            "who decides which broker of a name is the master: `off`, the setting brokerRole; or an engine, `etcd` or "
+            "`zookeeper`, in which the brokers elect it"
         ),
     ] = "off"
     dcs_addr: Annotated[str | None, FAILOVER("addresses of the engine's nodes, `host:port` joined by `;`")] = None
@@ -204,10 +204,8 @@ class BrokerSettings:
 
     def __post_init__(self) -> None:
         TABLE.check(self)
-        if self.failover == "zookeeper":
-            raise TABLE["failover"].wrong(self.failover, "ZooKeeper is not supported yet; use etcd, or off")
-        if self.failover not in ("off", "etcd"):
-            raise TABLE["failover"].wrong(self.failover, "it must be off or etcd")
+        if self.failover not in ("off", "etcd", "zookeeper"):
+            raise TABLE["failover"].wrong(self.failover, "it must be off, etcd or zookeeper")
         if self.failsafe not in ("peers", "off", "alone"):
             raise TABLE["failsafe"].wrong(self.failsafe, "it must be peers, off or alone")
         if self.failover != "off":

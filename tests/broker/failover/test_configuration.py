@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,8 +30,8 @@ def test_the_settings_that_the_election_decides_are_refused() -> None:
 @pytest.mark.parametrize(
     ("pairs", "why"),
     [
-        (["failover=raft"], "it must be off or etcd"),
-        (["failover=zookeeper"], "ZooKeeper is not supported yet"),
+        (["failover=raft"], "it must be off, etcd or zookeeper"),
+        (["failover=zookeeper"], "needs dcsAddr"),
         (["failover=etcd"], "needs dcsAddr"),
         (["failover=etcd", "dcsAddr=x"], "dcsAddr"),
         (["failover=etcd", "dcsAddr=127.0.0.1:2379", "failoverTtlMillis=2500"], "whole seconds"),
@@ -68,3 +70,35 @@ def test_a_certificate_that_cannot_be_read_is_refused_before_anything_starts(tmp
     settings = settings_of(f"dcs.tls.trustCertPath={tmp_path / 'none.pem'}")
     with pytest.raises(BadSettings, match="trusted certificates cannot be read"):
         engine_of(settings, BrokerSettings.of(settings))
+
+
+_ENGINE_OF = """
+import sys
+from penstock.broker.failover.configuration import engine_of
+from penstock.broker.settings import BrokerSettings
+from penstock.store import Settings
+if sys.argv[2] == "without":
+    sys.modules["kazoo"] = None
+settings = Settings.load(None, [f"failover={sys.argv[1]}", "dcsAddr=127.0.0.1:2181"])
+try:
+    engine_of(settings, BrokerSettings.of(settings))
+    print(any(name.partition(".")[0] == "kazoo" for name in sys.modules))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def _engine_of(engine: str, kazoo: str) -> str:
+    """What a process of its own says of an engine, with the package kazoo or without."""
+    command = [sys.executable, "-c", _ENGINE_OF, engine, kazoo]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_etcd_does_not_load_what_zookeeper_needs() -> None:
+    assert _engine_of("etcd", "with") == "False"
+
+
+def test_a_missing_package_is_said_in_one_sentence() -> None:
+    assert _engine_of("zookeeper", "without") == (
+        "MissingPackage failover=zookeeper needs the package kazoo: pip install 'penstock[zookeeper]'"
+    )

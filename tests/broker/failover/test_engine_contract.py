@@ -1,14 +1,16 @@
-"""What a keeper needs of every engine, on the model and on real etcd."""
+"""What a keeper needs of every engine, on the model, on real etcd and on real ZooKeeper."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.etcd import running_etcd
 from support.model_dcs import ModelEngine, ModelSession
+from support.zookeeper import running_zookeeper
 
 from penstock.broker.failover.dcs import (
     LEADER,
@@ -34,7 +36,7 @@ _TTL_S = 2
 class Engine:
     """Opens sessions at one engine, each test under a prefix of its own."""
 
-    def __init__(self, open_session: Callable[[], Session], expire: Callable[[Session], None]) -> None:
+    def __init__(self, open_session: Callable[[], Session], expire: Callable[[], None]) -> None:
         self.open = open_session
         self.expire = expire
 
@@ -45,38 +47,52 @@ def etcd_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdNodes]:
         yield EtcdNodes(addresses=[each.address for each in nodes])
 
 
-@pytest.fixture(params=["model", pytest.param("etcd", marks=pytest.mark.etcd)])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+@pytest.fixture(scope="module")
+def zookeeper_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as (node,):
+        yield node.address
+
+
+_REAL = [pytest.param("etcd", marks=pytest.mark.etcd), pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
+
+
+@contextmanager
+def real_sessions(request: pytest.FixtureRequest, name: str, prefix: str) -> Iterator[Callable[[], Session]]:
+    """Opens sessions at a real engine; they end with the block."""
     opened: list[Session] = []
-    if request.param == "model":
-        model = ModelEngine()
+    place = request.getfixturevalue("etcd_nodes" if name == "etcd" else "zookeeper_address")
 
-        def open_session() -> Session:
-            return ModelSession(model, _TTL_S)
+    def open_session() -> Session:
+        if name == "etcd":
+            opened.append(EtcdSession(place, prefix, _TTL_S))
+        else:
+            from penstock.broker.failover.zookeeper import ZookeeperNodes, ZookeeperSession
 
-        yield Engine(open_session, lambda session: model.pass_time(_TTL_S + 1))
-        return
-    nodes: EtcdNodes = request.getfixturevalue("etcd_nodes")
-
-    def open_etcd() -> Session:
-        opened.append(EtcdSession(nodes, f"/penstock/{tmp_path.name}", _TTL_S))
+            opened.append(ZookeeperSession(ZookeeperNodes(addresses=[place]), prefix, _TTL_S))
         return opened[-1]
 
-    def let_expire(session: Session) -> None:
-        until = time.monotonic() + 60
-        while _has_keys(session):
-            assert time.monotonic() < until
-            time.sleep(0.1)
-
-    yield Engine(open_etcd, let_expire)
+    yield open_session
     for session in opened:
         session.release()
         session.close()
 
 
-def _has_keys(session: Session) -> bool:
-    view = session.view()
-    return view.leader_is_mine or bool(view.own_members)
+@pytest.fixture(params=["model", *_REAL])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    if request.param == "model":
+        model = ModelEngine()
+        yield Engine(lambda: ModelSession(model, _TTL_S), lambda: model.pass_time(_TTL_S + 1))
+        return
+    with real_sessions(request, request.param, f"/penstock/{tmp_path.name}") as open_session:
+
+        def let_expire() -> None:
+            other, until = open_session(), time.monotonic() + 60
+            while (view := other.view()).leader is not None or view.members:
+                assert time.monotonic() < until
+                assert other.renew()
+                time.sleep(0.1)
+
+        yield Engine(open_session, let_expire)
 
 
 def _state(epoch: int = 1) -> bytes:
@@ -173,9 +189,10 @@ def test_keys_on_a_lease_vanish_when_it_is_released_and_the_others_stay(engine: 
 
 
 def test_a_lease_that_is_not_renewed_ends_and_takes_its_keys_with_it(engine: Engine) -> None:
-    mine, other = engine.open(), engine.open()
+    mine = engine.open()
     mine.commit(_found())
-    engine.expire(mine)
+    engine.expire()
+    other = engine.open()
     assert other.view().leader is None
     assert not mine.renew()
     assert isinstance(mine.commit(_found(expected={}, puts={LEADER: _leader(2)})), NotExpected)
@@ -199,6 +216,15 @@ def test_the_history_is_read_newest_first_and_is_no_part_of_a_view(engine: Engin
     assert session.view().state is None
 
 
+def test_the_oldest_entries_of_the_history_are_removed_with_the_newest_write(engine: Engine) -> None:
+    session = engine.open()
+    for epoch in (1, 2, 3):
+        written = {history_key(epoch): History(epoch=epoch, master=1).to_bytes()}
+        gone = frozenset({history_key(epoch - 2)} if epoch > 1 else ())
+        assert isinstance(session.commit(Transaction(what=Change.ELECT, puts=written, deletes=gone)), Committed)
+    assert [each.epoch for each in session.history(10)] == [3, 2]
+
+
 def test_wait_ends_when_it_is_woken(engine: Engine) -> None:
     session = engine.open()
     session.wake()
@@ -207,18 +233,14 @@ def test_wait_ends_when_it_is_woken(engine: Engine) -> None:
     session.wait(60.0)
 
 
-@pytest.mark.etcd
-def test_a_change_by_another_session_ends_a_wait(etcd_nodes: EtcdNodes, tmp_path: Path) -> None:
-    mine, other = (EtcdSession(etcd_nodes, f"/watched/{tmp_path.name}", _TTL_S) for _ in range(2))
-    try:
+@pytest.mark.parametrize("name", _REAL)
+def test_a_change_by_another_session_ends_a_wait(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    with real_sessions(request, name, f"/watched/{tmp_path.name}") as open_session:
+        mine, other = open_session(), open_session()
         for _ in range(3):
-            mine.wait(0.05)  # opens the stream
+            mine.wait(0.05)  # sets the watch
         other.commit(_found())
         began = boot_time()
         mine.wait(60.0)
         assert boot_time() - began < 60.0
         assert mine.view().state is not None
-    finally:
-        for session in (mine, other):
-            session.release()
-            session.close()

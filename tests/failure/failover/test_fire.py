@@ -1,4 +1,4 @@
-"""Brokers that elect their master in etcd, under load, and all kinds of accidents: what is acknowledged stays.
+"""Brokers that elect their master in an engine, under load, and all kinds of accidents: what is acknowledged stays.
 
 The checkers of `support.failover.checkers` judge each run. `PENSTOCK_SEED` repeats a plan of accidents, and
 `PENSTOCK_ROUNDS` makes it longer. A run that breaks a rule leaves its history, in the folder that `PENSTOCK_EVIDENCE`
@@ -18,7 +18,7 @@ from support.failover.network import network
 from support.failover.plan import Blow, Kind, Shape, Side, StrikePlan, make_plan
 from support.peers import JAVA, PeerError, build
 
-pytestmark = [pytest.mark.etcd, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 TTL_S = 3
 LIMITS_S = {kind.value: 45.0 for kind in Kind}
@@ -34,6 +34,7 @@ EACH_KIND = [
 ]
 
 
+@pytest.mark.etcd
 def test_each_kind_of_accident_alone_loses_nothing(tmp_path: Path) -> None:
     with Cluster(tmp_path / "set", ttl_s=TTL_S) as cluster:
         history = run(cluster, EACH_KIND, chosen_seed())
@@ -41,6 +42,7 @@ def test_each_kind_of_accident_alone_loses_nothing(tmp_path: Path) -> None:
     assert len({leader.epoch for leader in history.leaders}) > 3, "masters were replaced"
 
 
+@pytest.mark.etcd
 def test_switchovers_deliver_nothing_twice(tmp_path: Path) -> None:
     with Cluster(tmp_path / "set", ttl_s=TTL_S) as cluster:
         history = run(cluster, [Blow(1.0, (StrikePlan(Kind.SWITCHOVER, Side.MASTER),))] * 3, chosen_seed())
@@ -48,6 +50,15 @@ def test_switchovers_deliver_nothing_twice(tmp_path: Path) -> None:
     assert len({leader.epoch for leader in history.leaders}) > 1
 
 
+@pytest.mark.zookeeper
+def test_a_kill_a_pause_and_a_switchover_with_zookeeper_lose_nothing(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "set", engine="zookeeper", ttl_s=TTL_S) as cluster:
+        history = run(cluster, [*EACH_KIND[:3], EACH_KIND[-1]], chosen_seed())
+    assert judge(history, LIMITS_S, tmp_path) == []
+    assert len({leader.epoch for leader in history.leaders}) > 3, "masters were replaced"
+
+
+@pytest.mark.etcd
 def test_accidents_by_chance_lose_nothing(tmp_path: Path) -> None:
     seed, shape = chosen_seed(), Shape(engines=3, ttl_s=TTL_S, has_clocks=True)
     with Cluster(tmp_path / "set", engines=3, ttl_s=TTL_S, has_clocks=True) as cluster:
@@ -55,6 +66,7 @@ def test_accidents_by_chance_lose_nothing(tmp_path: Path) -> None:
     assert judge(history, LIMITS_S, tmp_path) == []
 
 
+@pytest.mark.etcd
 def test_partitions_lose_nothing(tmp_path: Path) -> None:
     seed, shape = chosen_seed(), Shape(engines=3, ttl_s=TTL_S, has_network=True)
     plan = make_plan(seed, int(os.environ.get("PENSTOCK_ROUNDS", "8")), shape, only={Kind.CUT, Kind.SLOW})
@@ -63,6 +75,7 @@ def test_partitions_lose_nothing(tmp_path: Path) -> None:
     assert judge(history, LIMITS_S, tmp_path) == []
 
 
+@pytest.mark.etcd
 @pytest.mark.torture
 @pytest.mark.timeout(24 * 3600)
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])

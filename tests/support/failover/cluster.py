@@ -1,4 +1,4 @@
-"""A cluster of processes: brokers of one name, a name server, etcd's nodes; on loopback, or on machines of their own.
+"""A cluster of processes: brokers of one name, a name server, an engine's nodes; on loopback, or on own machines.
 
 `Cluster` starts and ends them, and does to them what a nemesis asks for. It knows nothing of who should win: who is
 master is read from the engine. After a test, also a failed one, no process of it is left.
@@ -22,11 +22,20 @@ from support.brokers import Served
 from support.clusters import name_server
 from support.etcd import EtcdNode, running_etcd
 from support.failover.clocks import Clock, build_library
-from support.failover.evidence import Engine, EngineAway, log_end, queue_ends, read_replica
+from support.failover.evidence import (
+    Engine,
+    EngineAway,
+    EtcdEngine,
+    ZookeeperEngine,
+    log_end,
+    queue_ends,
+    read_replica,
+)
 from support.failover.history import Replica
 from support.failover.load import TOPIC
 from support.failover.network import Machine, Network
 from support.loopback import free_port
+from support.zookeeper import ZookeeperNode, running_zookeeper
 
 _SOON_S = 120.0
 COMMON: Mapping[str, object] = {
@@ -111,16 +120,21 @@ class Cluster:
         *,
         brokers: int = 3,
         engines: int = 1,
+        engine: str = "etcd",
         ttl_s: int = 3,
         machines: Network | None = None,
         has_clocks: bool = False,
         queues: int = 4,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        """Without engines, `start` has the first broker as SYNC_MASTER and the others as its slaves."""
+        """Without engines, `start` has the first broker as SYNC_MASTER and the others as its slaves.
+
+        `engine` is etcd, or zookeeper with one node on this machine.
+        """
         self._folder = folder
         self._brokers = brokers
         self._engines = engines
+        self._engine_name = engine
         self._ttl_s = ttl_s
         self.machines = machines
         self._has_clocks = has_clocks
@@ -128,7 +142,7 @@ class Cluster:
         self.queues = queues
         self.namesrv = ""
         self.members: list[Member] = []
-        self.nodes: list[EtcdNode] = []
+        self.nodes: Sequence[EtcdNode | ZookeeperNode] = []
         self.engine: Engine | None = None
         self._last_master = ""
         self._stack = contextlib.ExitStack()
@@ -156,10 +170,8 @@ class Cluster:
     def _start(self) -> None:
         self._folder.mkdir(exist_ok=True)
         if self._engines:
-            places = [self._machine(f"n{number}") for number in range(self._engines)]
-            machines = [(place.address, place.within) for place in places if place is not None]
-            self.nodes = self._stack.enter_context(running_etcd(self._folder, self._engines, machines=machines))
-            self.engine = Engine([node.address for node in self.nodes])
+            self.engine = self._start_engine()
+            self._stack.callback(self.engine.close)
         place = self._machine("names")
         if place is None:
             named = name_server()
@@ -171,6 +183,17 @@ class Cluster:
         for member in self.members:
             member.start()
         self._wait_for_a_master()
+
+    def _start_engine(self) -> Engine:
+        if self._engine_name == "zookeeper":
+            assert self._engines == 1
+            assert self.machines is None
+            (node,) = self.nodes = self._stack.enter_context(running_zookeeper(self._folder))
+            return ZookeeperEngine(node.address, node.data, "/penstock/DefaultCluster/broker-a")
+        places = [self._machine(f"n{number}") for number in range(self._engines)]
+        machines = [(place.address, place.within) for place in places if place is not None]
+        self.nodes = self._stack.enter_context(running_etcd(self._folder, self._engines, machines=machines))
+        return EtcdEngine([node.address for node in self.nodes])
 
     def _make_members(self) -> None:
         library = build_library(self._folder) if self._has_clocks else None
@@ -189,7 +212,7 @@ class Cluster:
                 own |= {"brokerIP2": hosts[number], "haAllowFrom": ",".join(f"{host}/32" for host in hosts)}
             if self._engines:
                 addresses = ";".join(f"{host}:{port}" for host, port in (node.address for node in self.nodes))
-                own |= {"failover": "etcd", "dcsAddr": addresses, "failoverTtlMillis": self._ttl_s * 1000}
+                own |= {"failover": self._engine_name, "dcsAddr": addresses, "failoverTtlMillis": self._ttl_s * 1000}
             elif number:
                 first = self.members[0]
                 master = {"haMasterAddress": f"{hosts[0]}:{ports[0]}", "masterAddr": first.address}
@@ -250,9 +273,9 @@ class Cluster:
         wanted = found.get("state", {}).get("sync", [])
         return frozenset(members[each]["address"] for each in wanted if each in members)
 
-    def engine_leader(self) -> EtcdNode | None:
-        """Returns etcd's leader; None if there is none that answers."""
-        return next((node for node in self.nodes if node.is_leader()), None)
+    def engine_leader(self) -> EtcdNode | ZookeeperNode | None:
+        """Returns the engine's leader; None if there is none that answers."""
+        return next((node for node in self.nodes if isinstance(node, ZookeeperNode) or node.is_leader()), None)
 
     def wait_until_copied(self) -> None:
         """Returns when every broker has the topic in its table."""

@@ -1,4 +1,4 @@
-"""What replicas and etcd hold at the end of a run. Reads files and keys by their formats, without the code under test.
+"""What replicas and the engine hold at the end of a run, read by their formats, without the code under test.
 
 The audit of a store is `penstock.store.audit`, which has tests of its own.
 """
@@ -12,7 +12,7 @@ import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.format.record import decode_record
 from penstock.store import Settings
@@ -112,18 +112,36 @@ def read_tails(quarantine: Path) -> Iterator[Tail]:
 
 
 class EngineAway(Exception):
-    """No node of etcd answered."""
+    """No node of the engine answered."""
 
 
-class Engine:
-    """The keys of one set of brokers in etcd, through its HTTP gateway."""
+class Engine(Protocol):
+    """The keys of one set of brokers."""
+
+    def read(self) -> dict[str, Any]:
+        """Returns the values of all keys, by the last parts of their names: `state`, `leader`, `members/1`, ..."""
+
+    def master_address(self) -> str:
+        """Returns the address of the master; empty if there is none."""
+
+    def order_switchover(self, name: str) -> bool:
+        """Puts an operator's order, unless there is one; returns whether it did."""
+
+    def past(self) -> tuple[tuple[State, ...], tuple[Leader, ...]]:
+        """Returns every value that the keys `state` and `leader` ever had, oldest first."""
+
+    def close(self) -> None:
+        """Ends its connections."""
+
+
+class EtcdEngine:
+    """In etcd, through its HTTP gateway."""
 
     def __init__(self, addresses: list[tuple[str, int]], prefix: str = "/penstock") -> None:
         self._addresses = addresses
         self._range = {"key": _text(prefix), "range_end": _text(prefix[:-1] + chr(ord(prefix[-1]) + 1))}
 
     def read(self) -> dict[str, Any]:
-        """Returns the values of all keys, by the last parts of their names: `state`, `leader`, `members/1`, ..."""
         return {_short(key): value for key, value in self._read().items()}
 
     def _read(self) -> dict[str, Any]:
@@ -131,16 +149,14 @@ class Engine:
         return {base64.b64decode(pair["key"]).decode(): _value(pair) for pair in pairs}
 
     def master_address(self) -> str:
-        """Returns the address of the master; empty if there is none."""
         return str(self.read().get("leader", {}).get("address", ""))
 
     def order_switchover(self, name: str) -> bool:
-        """Puts an operator's order, unless there is one; returns whether it did."""
         state = next((key for key in self._read() if _short(key) == "state"), None)
         if state is None:
             return False
         key = _text(state.removesuffix("state") + "request")
-        order = _text(json.dumps({"v": 1, "id": name, "kind": "switchover", "to": 0, "since": 0}))
+        order = _text(_order(name))
         done = self._ask(
             "/v3/kv/txn",
             {
@@ -151,16 +167,10 @@ class Engine:
         return bool(done.get("succeeded"))
 
     def past(self) -> tuple[tuple[State, ...], tuple[Leader, ...]]:
-        """Returns every value that the keys `state` and `leader` ever had, oldest first."""
-        states: list[State] = []
-        leaders: list[Leader] = []
-        for revision, key, value in self._events():
-            if key == "state":
-                forced = value.get("forced", 0) == value["epoch"]
-                states.append(State(revision, value["epoch"], value["master"], tuple(value["sync"]), forced))
-            elif key == "leader":
-                leaders.append(Leader(revision, value["epoch"], value["id"], value["address"]))
-        return tuple(states), tuple(leaders)
+        return _past(self._events())
+
+    def close(self) -> None:
+        return
 
     def _events(self) -> Iterator[tuple[int, str, Any]]:
         """Yields revision, key and value of each put, from the first revision to the present one."""
@@ -193,6 +203,122 @@ class Engine:
             finally:
                 connection.close()
         raise EngineAway(path)
+
+
+class ZookeeperEngine:
+    """In ZooKeeper, through kazoo; the past is read from the log of transactions of a node that runs alone."""
+
+    def __init__(self, address: tuple[str, int], data: Path, prefix: str) -> None:
+        from kazoo.client import KazooClient
+
+        self._client = KazooClient("{}:{}".format(*address))
+        self._client.start()
+        self._data = data
+        self._prefix = prefix
+
+    def read(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key in ("state", "leader", "request", "members", "history"):
+            names = [f"{key}/{name}" for name in self._children(key)] if key in ("members", "history") else [key]
+            for name in names:
+                if (value := self._ask(self._client.get_async(f"{self._prefix}/{name}"))) is not None:
+                    found[name] = json.loads(value[0])
+        return found
+
+    def _children(self, key: str) -> list[str]:
+        return self._ask(self._client.get_children_async(f"{self._prefix}/{key}")) or []
+
+    def _ask(self, request: Any) -> Any:
+        from kazoo.exceptions import KazooException, NoNodeError
+        from kazoo.handlers.threading import KazooTimeoutError
+
+        try:
+            return request.get(timeout=5)
+        except NoNodeError:
+            return None
+        except (KazooException, KazooTimeoutError) as error:
+            raise EngineAway(repr(error)) from None
+
+    def master_address(self) -> str:
+        value = self._ask(self._client.get_async(f"{self._prefix}/leader"))
+        return "" if value is None else str(json.loads(value[0])["address"])
+
+    def order_switchover(self, name: str) -> bool:
+        steps = self._client.transaction()
+        steps.set_data(self._prefix, b"")  # every change has a revision
+        steps.create(f"{self._prefix}/request", _order(name).encode())
+        return not any(isinstance(each, Exception) for each in self._ask(steps.commit_async()))
+
+    def past(self) -> tuple[tuple[State, ...], tuple[Leader, ...]]:
+        changes = read_transactions(self._data)
+        begin = f"{self._prefix}/"
+        return _past((at, path.removeprefix(begin), json.loads(data)) for at, path, data in changes if data)
+
+    def close(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+
+_LOG_HEAD, _ENTRY = 16, struct.Struct(">qi")
+_TRANSACTION = struct.Struct(">qiqqi")
+_CREATE, _SET_DATA, _MULTI, _ERROR, _END = 1, 5, 14, -1, b"B"
+
+
+def read_transactions(data: Path) -> Iterator[tuple[int, str, bytes]]:
+    """Yields number, path and value of each node that a ZooKeeper server has written, from its log files.
+
+    A file is a head, then entries: checksum 8, length 4, transaction, `B`. A transaction begins with session 8,
+    its number there 4, number 8, time 8, type 4. Zeros follow the last entry.
+    """
+    for path in sorted(data.glob("version-2/log.*"), key=lambda path: int(path.suffix[1:], 16)):
+        raw, at = path.read_bytes(), _LOG_HEAD
+        while at + _ENTRY.size <= len(raw):
+            _, length = _ENTRY.unpack_from(raw, at)
+            at += _ENTRY.size
+            if not length or raw[at + length : at + length + 1] != _END:
+                break
+            _, _, number, _, kind = _TRANSACTION.unpack_from(raw, at)
+            for name, value in _writes(raw[at + _TRANSACTION.size : at + length], kind):
+                yield number, name, value
+            at += length + 1
+
+
+def _writes(body: bytes, kind: int) -> Iterator[tuple[str, bytes]]:
+    if kind == _MULTI:
+        (count,), at = struct.unpack_from(">i", body), 4
+        parts = []
+        for _ in range(count):
+            (inner,) = struct.unpack_from(">i", body, at)
+            part, at = _buffer(body, at + 4)
+            parts.append((part, inner))
+        if all(inner != _ERROR for _, inner in parts):
+            for part, inner in parts:
+                yield from _writes(part, inner)
+    elif kind in (_CREATE, _SET_DATA):
+        path, at = _buffer(body, 0)
+        yield path.decode(), _buffer(body, at)[0]
+
+
+def _buffer(body: bytes, at: int) -> tuple[bytes, int]:
+    (length,) = struct.unpack_from(">i", body, at)
+    end = at + 4 + max(length, 0)
+    return body[at + 4 : end], end
+
+
+def _past(events: Iterator[tuple[int, str, Any]]) -> tuple[tuple[State, ...], tuple[Leader, ...]]:
+    states: list[State] = []
+    leaders: list[Leader] = []
+    for revision, key, value in events:
+        if key == "state":
+            forced = value.get("forced", 0) == value["epoch"]
+            states.append(State(revision, value["epoch"], value["master"], tuple(value["sync"]), forced))
+        elif key == "leader":
+            leaders.append(Leader(revision, value["epoch"], value["id"], value["address"]))
+    return tuple(states), tuple(leaders)
+
+
+def _order(name: str) -> str:
+    return json.dumps({"v": 1, "id": name, "kind": "switchover", "to": 0, "since": 0})
 
 
 def _text(text: str) -> str:

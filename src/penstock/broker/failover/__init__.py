@@ -7,7 +7,7 @@
 | `rules` | what a replica does next, given what the engine holds; pure |
 | `orders` | what an operator changes; pure |
 | `keeper` | the rounds: read, decide, play the part, attempt a transaction |
-| `etcd` | etcd as the engine |
+| `etcd`, `zookeeper` | the engines; `zookeeper` needs the extra of that name |
 | `lease` | the thread that renews |
 | `configuration`, `membership` | the settings; a replica's own file |
 | `role_commands` | onMaster and onSlave |

@@ -11,7 +11,7 @@ from penstock.broker.failover.dcs import Acks, Session
 from penstock.broker.failover.etcd import EtcdNodes, EtcdSession
 from penstock.broker.failover.rules import Limits
 from penstock.broker.settings import DCS_TLS_NAMES, BrokerSettings
-from penstock.errors import BadSettings
+from penstock.errors import BadSettings, MissingPackage
 from penstock.remoting.tls import client_tls
 from penstock.store.settings import Settings
 
@@ -31,13 +31,25 @@ def check_failover(settings: Settings) -> None:
 
 
 def engine_of(settings: Settings, broker: BrokerSettings) -> Callable[[bool], Session]:
-    """Returns what opens a session at the engine of the settings, with a lease or without. Raises BadSettings."""
+    """Returns what opens a session at the engine of the settings, with a lease or without.
+
+    Raises BadSettings or MissingPackage.
+    """
     user, password = ("", "") if broker.dcs_account_file is None else read_account(broker.dcs_account_file)
-    nodes = EtcdNodes(
-        addresses=broker.engine_nodes, tls=client_tls(_tls(settings.broker)), user=user, password=password
-    )
+    addresses, tls = broker.engine_nodes, client_tls(_tls(settings.broker))
     prefix = f"{broker.dcs_prefix.rstrip('/')}/{broker.broker_cluster_name}/{broker.broker_name}"
     ttl_s = broker.failover_ttl_millis // 1000
+    if broker.failover == "zookeeper":
+        try:
+            from penstock.broker.failover.zookeeper import ZookeeperNodes, ZookeeperSession
+        except ModuleNotFoundError as error:
+            if error.name != "kazoo":
+                raise
+            why = "failover=zookeeper needs the package kazoo: pip install 'penstock[zookeeper]'"
+            raise MissingPackage(why) from None
+        keepers = ZookeeperNodes(addresses=addresses, tls=tls, user=user, password=password)
+        return lambda has_lease: ZookeeperSession(keepers, prefix, ttl_s if has_lease else 0)
+    nodes = EtcdNodes(addresses=addresses, tls=tls, user=user, password=password)
     return lambda has_lease: EtcdSession(nodes, prefix, ttl_s if has_lease else 0)
 
 
