@@ -204,8 +204,7 @@ def test_reports_of_another_epoch_and_slaves_outside_the_set_count_for_nothing(r
             other.report(answer.epoch, -1)
             await until(lambda: 7 in m.store.watermarks.reports)
             sending = asyncio.create_task((await m.client()).send("orders", b"one"))
-            offset, data = await old.frame()
-            old.report(offset + len(data))
+            _, data, _ = await other.frame()
             other.report(answer.epoch + 1, m.store.watermarks.appended)
             await other.until_closed()
             await asyncio.sleep(0.05)
@@ -215,6 +214,29 @@ def test_reports_of_another_epoch_and_slaves_outside_the_set_count_for_nothing(r
             again.report(answer.epoch, len(data))
             assert (await sending).code == ResponseCode.SUCCESS
             await again.close()
+            await old.close()
+
+    run(go())
+
+
+def test_a_slave_without_epochs_gets_only_what_the_whole_set_has(run: Run, tmp_path: Path) -> None:
+    """It shows consumers all that it has, and could not find out that a part of it was cut elsewhere."""
+
+    async def go() -> None:
+        async with master(tmp_path / "m", store={**SYNC, "ha_send_heartbeat_interval": 20}) as m:
+            m.store.require_replicas(frozenset({7}))
+            old, replica = await ScriptedSlave.open(m), await EpochSlave.open(m)
+            old.report(-1)
+            answer = await replica.welcome(m)
+            replica.report(answer.epoch, -1)
+            sending = asyncio.create_task((await m.client()).send("orders", b"one"))
+            offset, data, _ = await replica.frame()
+            for _ in range(3):
+                assert await old.any_frame() == (0, b""), "heartbeats, but no bytes"
+            replica.report(answer.epoch, offset + len(data))
+            assert await old.frame() == (0, data)
+            assert (await sending).code == ResponseCode.SUCCESS
+            await replica.close()
             await old.close()
 
     run(go())

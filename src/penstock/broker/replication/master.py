@@ -325,6 +325,16 @@ class SlaveConnection(asyncio.Protocol):
         marks = self._store.watermarks
         return NO_CONFIRM if marks.required is None else marks.visible
 
+    @property
+    def _end(self) -> int:
+        """The offset up to which the log is sent.
+
+        A slave without epochs cannot find out that a tail of its log was cut elsewhere, so it gets only what every
+        replica of the set has.
+        """
+        marks = self._store.watermarks
+        return marks.stored if self.epoch or marks.required is None else min(marks.stored, marks.visible)
+
     # -- reports ---------------------------------------------------------------------------------------------
 
     def _on_report(self, offset: int) -> None:
@@ -344,7 +354,7 @@ class SlaveConnection(asyncio.Protocol):
         if offset == EVERYTHING:
             start = lowest
         elif offset == 0:
-            start = max(end - end % queue.file_size, lowest)
+            start = max(self._end - self._end % queue.file_size, lowest)
         elif offset < lowest:
             self.drop(
                 f"it needs the log from {offset}, but this log begins at {lowest}; start it with a copy of this store"
@@ -380,7 +390,7 @@ class SlaveConnection(asyncio.Protocol):
         if self.epoch and self.epoch != self._store.role.epoch:
             self.drop(f"this broker was in epoch {self.epoch} when it connected, and is in {self._store.role.epoch}")
             return
-        end = self._store.watermarks.stored
+        end = self._end
         if end - self._next > CHUNK:
             self._start_thread(min(end, self._next + (CHUNK if self._is_encrypted else _ONE_TURN)))
             return

@@ -113,29 +113,42 @@ class _Waiting:
 
 
 def _run(job: DispatchJob, signals: _StopSignals, master: str | None, conf: dict[str, str], *, once: bool) -> None:
-    """Runs the job on Spark until it ends or a signal comes. With --once, Spark starts only if it is needed."""
+    """Runs the job on Spark until it ends or a signal comes. With --once, Spark starts only if it is needed.
+
+    A signal that comes while Spark starts is noted, and ends the job when it has: an exception out of a handler could
+    be lost in a destructor of py4j's, and leave the lock of the logging module taken.
+    """
     from penstock.pipeline.jobs.dispatch import end_session
     from penstock.pipeline.session import has_session, start_session
 
     existed = has_session()
-    try:
-        with signals.raised():
-            if once and job.wait(ALONE_S):
-                return
-            with nullcontext() if existed else spark_output_as_log(log):
-                spark = start_session("penstock dispatch", master, conf)
-    except KeyboardInterrupt:
-        if not signals:
-            raise
+    if signals or (once and _is_built_alone(job, signals)):
         return
     try:
-        with signals.noted():
-            job.run_on(spark)
-            _watch(job, signals)
+        with nullcontext() if existed else spark_output_as_log(log):
+            spark = start_session("penstock dispatch", master, conf)
+    except PenstockError:
+        if signals:  # the signal ended Java, too
+            return
+        raise
+    try:
+        with signals.noted():  # Spark has set a handler of its own
+            if not signals:
+                job.run_on(spark)
+                _watch(job, signals)
             job.close()
     finally:
         if not existed:
             end_session(spark)
+
+
+def _is_built_alone(job: DispatchJob, signals: _StopSignals) -> bool:
+    """Lets the driver build by itself for ALONE_S seconds. Returns whether the job has ended, or has to end."""
+    deadline = time.monotonic() + ALONE_S
+    while not signals and time.monotonic() < deadline:
+        if job.wait(_POLL_S):
+            return True
+    return bool(signals)
 
 
 class _StopSignals:
