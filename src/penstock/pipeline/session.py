@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 # -- sessions --------------------------------------------------------------------------------------------------------
 
 LOOPBACK: Final = {"spark.connect.grpc.binding.address": "127.0.0.1"}
+_PORTS: Final = 3
+_TAKEN: Final = ("BindException", "Address already in use", "Failed to bind")
+"""Java's errors for a port that another process has."""
 
 
 def start_connect_session(app: str, master: str, conf: Mapping[str, str]) -> SparkSession:
@@ -55,20 +58,38 @@ def start_connect_session(app: str, master: str, conf: Mapping[str, str]) -> Spa
             start: Any = ConnectSession._start_connect_server
         except (ImportError, AttributeError) as error:
             raise MissingPackage(f"Spark Connect is needed here: pip install 'penstock[lake]' ({error})") from None
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        options: dict[str, Any] = {"spark.app.name": app, **conf, **LOOPBACK}
-        options["spark.connect.grpc.binding.port"] = str(port)
         os.environ["SPARK_LOCAL_REMOTE"] = "1"  # the session then ends the server with itself
         try:
-            start(master, options)  # leaves the session's own settings in the options
+            options = _start_at_free_port(start, master, {"spark.app.name": app, **conf, **LOOPBACK})
         except BaseException:
             del os.environ["SPARK_LOCAL_REMOTE"]
             raise
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-        options["spark.remote"] = f"sc://localhost:{port}"
         session: Any = ConnectSession.builder.config(map=options).getOrCreate()
         return session  # type: ignore[no-any-return]
+
+
+def _start_at_free_port(start: Callable[..., Any], master: str, conf: Mapping[str, str]) -> dict[str, Any]:
+    """Starts a Connect server. Returns the settings of its sessions.
+
+    Another process may take the free port before the server does: then another one is tried.
+    """
+    for left in reversed(range(_PORTS)):
+        port = _free_port()
+        options: dict[str, Any] = {**conf, "spark.connect.grpc.binding.port": str(port)}
+        try:
+            start(master, options)  # leaves the session's own settings in the options
+        except Exception as error:
+            if not left or not any(text in str(error) for text in _TAKEN):
+                raise
+        else:
+            break
+    return {**options, "spark.remote": f"sc://localhost:{port}"}
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 NO_JAVA: Final = "Spark needs Java 17 or newer: install it, or set JAVA_HOME"
