@@ -28,7 +28,7 @@ from bench.store import HUNDRED, KILO, PREFIX, QUEUES, TAG, TOPIC, pairs_of, set
 from bench.workspace import MIB, BenchFailed
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import MessageStore, Settings
-from penstock.store.file_io import written_ranges
+from penstock.store.files.file_io import written_ranges
 
 _QUEUE_FILES = 256 * MIB
 """More than the consume queues of any store here take."""

@@ -28,7 +28,7 @@ from bench.recovery import copy_sparse
 from bench.report import java_versions
 from bench.run import JAVA, OURS, Goal, Row, Run, Stopwatch, Task, cpu_seconds
 from bench.workspace import GIB, MIB, BenchFailed
-from penstock.store.file_io import written_ranges
+from penstock.store.files.file_io import written_ranges
 
 Role = Literal["SYNC_MASTER", "ASYNC_MASTER"]
 Make = Callable[[Path, dict[str, object]], BrokerProcess]

@@ -33,7 +33,7 @@ from penstock.format.scan import Scan, ScanBatch
 from penstock.store import Message, MessageStore, PutResult, Settings
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.dispatch import Dispatcher
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.store.index import Index
 from penstock.store.running_flags import RunningFlags
 

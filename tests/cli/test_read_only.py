@@ -14,7 +14,7 @@ from cli.conftest import Writer, all_verbs
 
 from penstock.errors import StoreInUse
 from penstock.store import MessageStore, Settings
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 if TYPE_CHECKING:
     from cli.conftest import Filled, Run, StartWriter

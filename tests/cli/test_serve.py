@@ -30,7 +30,7 @@ from penstock.protocol.bodies.routes import TopicRouteData
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.connection import connect
 from penstock.store import Settings
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 if TYPE_CHECKING:
     from cli.conftest import Run

@@ -15,7 +15,7 @@ from support import ROOT
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.config_files import ConfigFiles
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 if TYPE_CHECKING:
     from cli.conftest import Run, StartWriter

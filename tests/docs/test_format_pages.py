@@ -35,7 +35,7 @@ from penstock.format.record import decode_record, encode_record
 from penstock.format.scan import Blank, scan
 from penstock.protocol import FrameReader, encode
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.epochs import decode_entries, encode_entries
+from penstock.store.replication.epochs import decode_entries, encode_entries
 
 FOLDER = ROOT / "docs" / "explanation" / "format"
 PAGES = sorted(FOLDER.glob("*.md"))

@@ -16,7 +16,7 @@ from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.jobs.lag import QueueLag, lag, mark_stuck
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.testing import broker
 
 

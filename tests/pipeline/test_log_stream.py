@@ -25,8 +25,8 @@ from penstock.store.external_dispatch import coordination
 from penstock.store.external_dispatch.builder import Builder, why_not_yet
 from penstock.store.external_dispatch.coordination import DispatchAgreement, read_agreement
 from penstock.store.external_dispatch.packed_pieces import unpack
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 
 
 def made(tmp_path: Path, count: int = 200) -> tuple[StoreHome, int]:

@@ -16,7 +16,7 @@ from penstock.pipeline.plan import plan_batch
 from penstock.pipeline.store_tasks import RecordTask
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.store.readonly import tail
 from penstock.store.readonly.store_folder import StoreFolder
 

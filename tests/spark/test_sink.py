@@ -15,7 +15,7 @@ from support.stores import StoreHome
 
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.config_files import ConfigFiles
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 SCHEMA = (
     "body binary, topic string, tags string, keys array<string>, properties map<string,string>, delay_level int, "

@@ -19,7 +19,7 @@ from penstock.format.config_tables import (
     TopicConfigs,
 )
 from penstock.store.config_files import ConfigFile, ConfigFiles
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 TOPICS = """{
 	"dataVersion":{

@@ -25,7 +25,7 @@ from penstock.format.queue_unit import pack_unit
 from penstock.format.record import Record, encode_record
 from penstock.store import GetStatus, Message, MessageStore, PutStatus, Settings, consume_queue
 from penstock.store.consume_queue import NO_UNIT, QueueExtensions
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.store.running_flags import StoreFault
 
 pytestmark = pytest.mark.usefixtures("kernels_name")

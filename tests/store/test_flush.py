@@ -17,8 +17,8 @@ from support.stores import eventually
 
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutStatus, Settings
 from penstock.store import flush as flush_module
+from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.flush import LogSyncer, TimedFlush
-from penstock.store.mapped_file_queue import MappedFileQueue
 from penstock.store.watermarks import Watermarks
 
 PAGE = 4096

@@ -23,7 +23,7 @@ import pytest
 from support.disks import make_sparse
 
 from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 LONGEST_SECONDS = 120
 BALLAST = 2 << 20

@@ -25,7 +25,7 @@ from penstock.store import Message
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.coordination import MarkFile
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.store.sink.journal import Identity, WriterKind
 
 LONGEST_SECONDS = 30

@@ -12,8 +12,8 @@ import penstock
 from penstock.errors import BadStore, StoreFailed
 from penstock.store import Message
 from penstock.store.deleted_topics import DeletedTopics
-from penstock.store.file_io import Files
-from penstock.store.layout import path_below
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import path_below
 
 HOSTILE = ["../../x", "..", ".", "", "/etc", "a/b", "a\0b", "x" * 300]
 _JOINS_A_NAME = re.compile(
@@ -41,7 +41,7 @@ def test_nothing_else_joins_a_name_to_a_path() -> None:
         for line in path.read_text().splitlines()
         if _JOINS_A_NAME.search(line) and path != root / "store" / "layout.py"
     ]
-    assert not found, "use penstock.store.layout.path_below"
+    assert not found, "use penstock.store.files.layout.path_below"
 
 
 @pytest.mark.parametrize("name", ["../../victim", "..", "/victim", ""])

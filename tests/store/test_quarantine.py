@@ -14,8 +14,8 @@ from support.stores import Clock, StoreHome, is_one_sentence
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
 from penstock.store.damaged_ranges import Quarantine, QuarantinedFolder, quarantined_folders
-from penstock.store.file_io import Files
-from penstock.store.overlay_files import OverlayFiles
+from penstock.store.files.file_io import Files
+from penstock.store.files.overlay_files import OverlayFiles
 
 SMALL = {
     "mapped_file_size_commit_log": 4096,

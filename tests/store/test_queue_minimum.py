@@ -9,7 +9,7 @@ import pytest
 
 from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE, pack_unit
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 if TYPE_CHECKING:
     from pathlib import Path

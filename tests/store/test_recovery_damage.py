@@ -11,7 +11,7 @@ from support.stores import StoreHome
 from penstock.format.record import Record
 from penstock.store import Message
 from penstock.store.damaged_ranges import DamagedRange, merged, merged_by_file, read_damage, write_damage
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

@@ -11,8 +11,8 @@ from support.stores import StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
-from penstock.store.file_io import FileMap, Files
-from penstock.store.lock import StoreLock, _locked_here
+from penstock.store.files.file_io import FileMap, Files
+from penstock.store.files.lock import StoreLock, _locked_here
 from penstock.store.log_walk import Doubt, Walked
 from penstock.store.recovery import log as log_module
 

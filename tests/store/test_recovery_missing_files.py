@@ -12,7 +12,7 @@ from penstock.errors import BadStore
 from penstock.format.record import Record
 from penstock.store import GetStatus, Message
 from penstock.store.damaged_ranges import DamagedRange, read_damage
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

@@ -14,7 +14,7 @@ from penstock.format.checkpoint import Checkpoint
 from penstock.store import Message, MessageStore, Settings, log_walk
 from penstock.store.config_files import ConfigFiles
 from penstock.store.dispatch_state import DispatchState, FileSizes, QueueNote, read_state
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.store.recovery import Progress
 
 pytestmark = pytest.mark.usefixtures("kernels_name")

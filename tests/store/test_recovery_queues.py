@@ -12,7 +12,7 @@ from support.stores import StoreHome
 from penstock.errors import BadStore
 from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE, pack_unit
 from penstock.store import GetStatus, Message
-from penstock.store.file_io import FileMap
+from penstock.store.files.file_io import FileMap
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

@@ -12,7 +12,7 @@ from support.stores import StoreHome
 from penstock.errors import StoreFailed
 from penstock.format.queue_unit import UNIT_SIZE, pack_unit
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import StoreFailed
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 
 def test_the_setting_names_the_folder_unless_a_path_does(tmp_path: Path) -> None:

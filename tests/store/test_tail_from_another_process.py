@@ -21,7 +21,7 @@ from support.effort import BY_TWIN, TWINS, running_on
 from penstock.format import kernels
 from penstock.format.kernel_row_types import Reason
 from penstock.format.record import Record, encode_record
-from penstock.store.mapped_file_queue import file_name
+from penstock.store.files.mapped_file_queue import file_name
 
 WRITER = full_speed_writer.__file__
 FILE_SIZE = full_speed_writer.FILE_SIZE

@@ -14,8 +14,8 @@ from support.stores import eventually
 
 from penstock.errors import StoreFailed
 from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
-from penstock.store.file_io import FileMap, Files
-from penstock.store.mapped_file_queue import file_name
+from penstock.store.files.file_io import FileMap, Files
+from penstock.store.files.mapped_file_queue import file_name
 from penstock.store.settings import BrokerRole
 from penstock.store.worker_thread import Worker
 

@@ -13,8 +13,8 @@ import pytest
 
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutStatus, Settings
 from penstock.store import flush as flush_module
+from penstock.store.files.mapped_file_queue import file_name
 from penstock.store.flush import TimedCommit
-from penstock.store.mapped_file_queue import file_name
 
 PAGE = 4096
 SIZE = 16 * PAGE

@@ -14,8 +14,8 @@ from support.stores import StoreHome, eventually
 
 from penstock.store import Message, PutStatus, Settings
 from penstock.store import watermarks as watermarks_module
-from penstock.store.file_io import Files
-from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.files.file_io import Files
+from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.watermarks import Waiter, Watermarks
 
 DISK = {"flush_disk_type": "SYNC_FLUSH"}

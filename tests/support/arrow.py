@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from penstock.store import GetStatus, Message, MessageStore, Record, Settings
 from penstock.store.audit import audit
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 from penstock.store.sink.commit import CommitResult, SinkBatch, commit, read_part, stage, staging_folder
 from penstock.store.sink.journal import Identity, WriterKind
 from support.disks import UnsyncedFiles

@@ -29,7 +29,7 @@ from penstock.protocol.versions import V4_9_8, Language
 from penstock.remoting.connection import Connection, connect
 from penstock.remoting.limits import ConnectionLimits
 from penstock.store import FlushDiskType, MessageStore, Settings
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from support.loopback import free_port
 
 WAIT_S = 60.0

@@ -36,7 +36,7 @@ from penstock.format.scan import Blank, Damage, ScanBatch, scan
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.audit import audit
 from penstock.store.config_files import ConfigFiles
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.store.rebuild import RebuildReport, rebuild
 from penstock.store.repair import RepairReport, repair
 from support.disks import UnsyncedFiles

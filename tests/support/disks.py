@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.format import kernels
-from penstock.store.file_io import FileMap, Files
+from penstock.store.files.file_io import FileMap, Files
 
 
 class UnsyncedMap(FileMap):

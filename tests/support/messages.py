@@ -30,7 +30,7 @@ SMALL_FILES: dict[str, Any] = {
     "max_message_size": 4096,
 }
 """A roll of the log every 20 messages or so, of a queue every 20, of the index every 30."""
-SMALL_STEPS = {"penstock.store.preallocate.STEP": 1024, "penstock.store.commit_log.FIRST_STEP": 1024}
+SMALL_STEPS = {"penstock.store.files.preallocate.STEP": 1024, "penstock.store.commit_log.FIRST_STEP": 1024}
 """What has to be set, so that the small files of a log that grows do so in steps."""
 
 

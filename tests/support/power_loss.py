@@ -18,9 +18,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.store.file_io import FileMap
-from penstock.store.lock import StoreLock
-from penstock.store.mapped_file import PAGE
+from penstock.store.files.file_io import FileMap
+from penstock.store.files.lock import StoreLock
+from penstock.store.files.mapped_file import PAGE
 from support.disks import UnsyncedFiles
 
 SECTOR = 512

@@ -29,7 +29,7 @@ from penstock.store.derive import DerivedPiece, LogRange, cut_range, scan
 from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.follower import ExternalDispatch
 from penstock.store.external_dispatch.packed_pieces import pack, unpack
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.store.retention.cleaner import DeletedFile
 from support.disks import MeasuredFiles
 

@@ -35,7 +35,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.errors import BadSettings
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 # -- addresses -----------------------------------------------------------------------------------------------
 

@@ -35,8 +35,8 @@ from penstock.format.record import Record, decode_record
 from penstock.format.scan import valid_rows
 from penstock.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 from penstock.format.topics import is_legal_topic
-from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.commit_log import CommitLog
+from penstock.store.files.atomic_files import read_checksummed, write_checksummed
 from penstock.store.message import Message
 from penstock.store.message_store import MessageStore
 

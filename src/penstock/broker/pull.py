@@ -41,7 +41,7 @@ from penstock.protocol.memory_budget import entry_bytes
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.store.cold_reads import ColdRead
-from penstock.store.file_io import NotResident
+from penstock.store.files.file_io import NotResident
 from penstock.store.message import EVERYTHING, GetStatus, Message, Page
 from penstock.store.message_store import MessageStore
 

@@ -27,7 +27,7 @@ from penstock.broker.topics import BrokerTopics
 from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from penstock.protocol.bodies.admin import HaElections
 from penstock.store.config_files import ConfigFile, ConfigFiles, ConfigTable
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.store.message_store import MessageStore
 from penstock.store.worker_thread import noop
 from penstock.task_supervision import Supervisor

@@ -50,8 +50,8 @@ from penstock.remoting.connection import Address
 from penstock.remoting.event_loop import run
 from penstock.remoting.sockets import bind, parse_address
 from penstock.store import MessageStore, Progress, Settings
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.settings import BrokerRole
 

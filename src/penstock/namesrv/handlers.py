@@ -55,7 +55,7 @@ from penstock.protocol.signing import ACCESS_KEY, SEAL, SECURITY_TOKEN, SIGNATUR
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler
 from penstock.store.config_files import ConfigFile
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 _logger = logging.getLogger("penstock.namesrv")
 

@@ -22,9 +22,9 @@ from penstock.format.put_table import RowRefused
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import RowOrigin, WrittenRows, check_may_send
 from penstock.store.arrow_puts import check_batch
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
-from penstock.store.overlay_files import OverlayFiles
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
+from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.settings import Settings
 from penstock.store.sink.commit import (

@@ -35,7 +35,7 @@ from penstock.format.record_layout import HEAD, is_filler
 from penstock.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
 from penstock.store.arrow_batches import ArrowReader
-from penstock.store.layout import path_below
+from penstock.store.files.layout import path_below
 from penstock.store.message import MAX_BYTES, MAX_ROWS
 from penstock.store.readonly.view import FilesView, LogView, QueueView, ShippedUnits
 

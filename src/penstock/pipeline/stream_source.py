@@ -57,8 +57,8 @@ from penstock.pipeline.spark_versions import (
     read_limit,
     requires,
 )
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,7 @@ from penstock.store.message import ArrowPage, GetStatus, LogPage, Page
 
 if TYPE_CHECKING:  # a reader of files in a worker needs no store
     from penstock.store.consume_queue import ReadableQueue
-    from penstock.store.mapped_file import MappedFile
+    from penstock.store.files.mapped_file import MappedFile
 
 _MIN_UNITS_EXAMINED: Final = 800
 _MAX_BYTES: Final = 512 << 20  # column offsets have 32 bits, and text can grow to three times its size

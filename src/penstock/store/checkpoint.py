@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock.errors import BadStore
 from penstock.format.checkpoint import CHECKPOINT_SIZE, Checkpoint
-from penstock.store.file_io import FileMap, Files
+from penstock.store.files.file_io import FileMap, Files
 
 
 class CheckpointFile:

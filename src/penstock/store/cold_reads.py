@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from penstock.errors import StoreFailed
-from penstock.store.file_io import NotResident
+from penstock.store.files.file_io import NotResident
 
 T = TypeVar("T")
 _THREADS: Final = 4

@@ -30,12 +30,12 @@ from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.hosts import encode_host
 from penstock.format.put_table import PutRows
 from penstock.store.encode_message import Prepared, PutRefused
-from penstock.store.file_io import Files, unlock_memory
-from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.files.file_io import Files, unlock_memory
+from penstock.store.files.mapped_file import MappedFile
+from penstock.store.files.mapped_file_queue import MappedFileQueue
+from penstock.store.files.preallocate import AT_ONCE_SECONDS, Allocator, FileNotReady
 from penstock.store.message import Message, PutResult, PutStatus
-from penstock.store.preallocate import AT_ONCE_SECONDS, Allocator, FileNotReady
-from penstock.store.role import Role
+from penstock.store.replication.role import Role
 from penstock.store.settings import Settings
 from penstock.store.watermarks import Watermarks
 from penstock.store.worker_thread import noop

@@ -29,7 +29,7 @@ from penstock.format.config_tables import (
     TopicConfigs,
 )
 from penstock.store.damaged_ranges import Quarantine
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 
 class ConfigTable(Protocol):

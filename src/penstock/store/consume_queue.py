@@ -38,10 +38,10 @@ from penstock.format.queue_unit import (
     pack_unit,
     unpack_unit,
 )
-from penstock.store.file_io import Files
-from penstock.store.layout import path_below
-from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import STEP, MappedFileQueue, file_name
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import path_below
+from penstock.store.files.mapped_file import MappedFile
+from penstock.store.files.mapped_file_queue import STEP, MappedFileQueue, file_name
 
 log = logging.getLogger("penstock.store")
 _MIN_BULK_WRITE = 4096

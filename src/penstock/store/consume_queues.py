@@ -16,9 +16,9 @@ import msgspec
 from penstock.errors import BadStore
 from penstock.format.topics import is_readable_topic
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout, path_below
 from penstock.store.index import Index
-from penstock.store.layout import Layout, path_below
 from penstock.store.settings import Settings
 
 _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")

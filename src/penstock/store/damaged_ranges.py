@@ -25,8 +25,8 @@ from typing import TypeAlias
 import msgspec
 
 from penstock.errors import StoreFailed, disk_refused
-from penstock.store.atomic_files import Natural, read_checksummed, write_checksummed
-from penstock.store.file_io import Files
+from penstock.store.files.atomic_files import Natural, read_checksummed, write_checksummed
+from penstock.store.files.file_io import Files
 
 MISSING = "MISSING"
 """The `reason` of a range whose log file is missing. All other reasons are names of `Reason`."""

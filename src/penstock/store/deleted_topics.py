@@ -24,9 +24,9 @@ import numpy as np
 from penstock.errors import StoreFailed
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT, UNIT_SIZE
 from penstock.format.topics import is_readable_topic
-from penstock.store.atomic_files import Natural, read_checksummed, write_checksummed
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout, path_below
+from penstock.store.files.atomic_files import Natural, read_checksummed, write_checksummed
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout, path_below
 
 log = logging.getLogger("penstock.store")
 Queue = tuple[str, int]

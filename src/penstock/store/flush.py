@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.settings import Settings
 from penstock.store.watermarks import Watermarks
 from penstock.store.worker_thread import Worker

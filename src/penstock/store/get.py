@@ -25,8 +25,8 @@ from penstock.format.topics import is_legal_topic
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.file_io import NotResident
-from penstock.store.mapped_file import MappedFile
+from penstock.store.files.file_io import NotResident
+from penstock.store.files.mapped_file import MappedFile
 from penstock.store.message import GetStatus, Page, TagFilter
 from penstock.store.settings import Settings
 

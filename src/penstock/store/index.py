@@ -35,8 +35,8 @@ from penstock.format.index_layout import (
     IndexItem,
     unpack_item,
 )
-from penstock.store.file_io import FileMap, Files, zero_from
-from penstock.store.mapped_file import PAGE
+from penstock.store.files.file_io import FileMap, Files, zero_from
+from penstock.store.files.mapped_file import PAGE
 
 _ITEMS_AT_ONCE = 1 << 16
 _MIN_BULK_WRITE = 2048

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from penstock.store.atomic_files import write_checksummed
 from penstock.store.dispatch_state import read_state
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
-from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import FolderListing, file_name
+from penstock.store.files.atomic_files import write_checksummed
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
+from penstock.store.files.mapped_file import MappedFile
+from penstock.store.files.mapped_file_queue import FolderListing, file_name
 
 
 @contextlib.contextmanager

@@ -22,13 +22,13 @@ from penstock.format.checkpoint import Checkpoint
 from penstock.format.kernel_row_types import Reason
 from penstock.format.record_layout import size_and_magic
 from penstock.format.scan import next_valid
-from penstock.store.atomic_files import Natural
 from penstock.store.damaged_ranges import MISSING, DamagedRange
 from penstock.store.dispatch_state import DispatchState
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
-from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MappedFileQueue, is_missing_file
+from penstock.store.files.atomic_files import Natural
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
+from penstock.store.files.mapped_file import MappedFile
+from penstock.store.files.mapped_file_queue import MappedFileQueue, is_missing_file
 
 _PIECE = 16 << 20
 """Bytes walked between two progress reports."""

@@ -38,12 +38,14 @@ from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
 from penstock.store.external_dispatch.append_only_start import AppendOnlyStart
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
-from penstock.store.file_io import Files, NotResident
+from penstock.store.files.file_io import Files, NotResident
+from penstock.store.files.layout import Layout, allow_many_files, refuse_other_engines
+from penstock.store.files.lock import NO_LOCKS, HeldLocks, StoreLock
+from penstock.store.files.mapped_file import TransientPool
+from penstock.store.files.overlay_files import OverlayFiles
+from penstock.store.files.preallocate import Allocator
 from penstock.store.flush import FlushFailed, LogSyncer
 from penstock.store.get import PageGetter
-from penstock.store.layout import Layout, allow_many_files, refuse_other_engines
-from penstock.store.lock import NO_LOCKS, HeldLocks, StoreLock
-from penstock.store.mapped_file import TransientPool
 from penstock.store.message import (
     EVERYTHING,
     MAX_BYTES,
@@ -58,26 +60,24 @@ from penstock.store.message import (
     TagFilter,
     needing_pyarrow,
 )
-from penstock.store.overlay_files import OverlayFiles
-from penstock.store.preallocate import Allocator
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
 from penstock.store.record_reader import RecordProof, RecordReader
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
 from penstock.store.recovery.inline_start import InlineStart
 from penstock.store.replication.replica_log import ReplicaLog
+from penstock.store.replication.role import Role
+from penstock.store.replication.tail_cut import carry_out_cut
 from penstock.store.retention.cleaner import Retention, explain_retention
 from penstock.store.retention.derived import DerivedCleaner
 from penstock.store.retention.explain import Outlook
 from penstock.store.retention.policy import GroupOffsets
 from penstock.store.retention.topics import TopicCleaner
-from penstock.store.role import Role
 from penstock.store.role_changes import RoleChanges, enter_first_epoch, limit_to_confirmed
 from penstock.store.running_flags import StoreFault
 from penstock.store.settings import Settings
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.store_parts import Engine, only_appends
-from penstock.store.tail_cut import carry_out_cut
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,7 +28,7 @@ from penstock.format.sys_flag import enters_queue
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, QueueRun
 from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.file_io import NotResident
+from penstock.store.files.file_io import NotResident
 
 if TYPE_CHECKING:
     from penstock.store.dispatch import Dispatcher

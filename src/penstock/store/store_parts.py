@@ -14,10 +14,10 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher
-from penstock.store.epochs import EpochFile
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 from penstock.store.index import Index
-from penstock.store.layout import Layout
+from penstock.store.replication.epochs import EpochFile
 from penstock.store.running_flags import RunningFlags
 from penstock.store.settings import Dispatch, Settings
 

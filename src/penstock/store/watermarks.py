@@ -49,9 +49,9 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.message import PutStatus
-from penstock.store.role import Role
+from penstock.store.replication.role import Role
 from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.worker_thread import Listeners, Worker, noop
 

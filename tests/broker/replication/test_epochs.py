@@ -21,7 +21,7 @@ from penstock.broker.replication.slave import MasterFollower
 from penstock.protocol.bodies.admin import HaConnection, HaElections, HaRuntimeInfo
 from penstock.protocol.codes import ResponseCode
 from penstock.store import BrokerRole, Message, PutStatus
-from penstock.store.epochs import EpochEntry
+from penstock.store.replication.epochs import EpochEntry
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 SYNC = {"broker_role": "SYNC_MASTER", "slave_timeout": 60_000}

@@ -31,7 +31,7 @@ from penstock.client.sync import Admin, Producer, PullConsumer
 from penstock.store import MessageStore, Settings
 from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.coordination import read_mark
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.testing import broker
 
 QUEUES = 4

@@ -14,8 +14,8 @@ from penstock.store import Message, MessageStore
 from penstock.store.audit import AuditReport, audit
 from penstock.store.audit.plan import ROWS_IN_FLIGHT
 from penstock.store.derive import MAX_RECORDS
-from penstock.store.file_io import FileMap
-from penstock.store.overlay_files import OverlayFiles
+from penstock.store.files.file_io import FileMap
+from penstock.store.files.overlay_files import OverlayFiles
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from penstock.store.audit import audit
 from penstock.store.external_dispatch import follower
 from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.coordination import read_mark
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 
 SMALL: dict[str, Any] = {"mapped_file_size_commit_log": 16_384, "max_hash_slot_num": 50, "max_index_num": 300}
 EXTERNAL: dict[str, Any] = {**SMALL, "dispatch": Dispatch.EXTERNAL}

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock.store.epochs import Entries, EpochEntry, begun, without_tail
 from penstock.store.replication.divergence import Common, History, find_common
+from penstock.store.replication.epochs import Entries, EpochEntry, begun, without_tail
 
 Write = tuple[int, int]
 """Which epoch wrote it, and a number that no other write has."""

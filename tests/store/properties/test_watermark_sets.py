@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.store import BrokerRole, PutStatus, Settings
-from penstock.store.mapped_file_queue import MappedFileQueue
-from penstock.store.role import Role
+from penstock.store.files.mapped_file_queue import MappedFileQueue
+from penstock.store.replication.role import Role
 from penstock.store.watermarks import Waiter, Watermarks
 
 REPLICAS = (1, 2)

@@ -13,7 +13,7 @@ from support.effort import in_parts
 from support.messages import SEED
 from support.power_loss import Image, PowerLossFiles, write_image
 
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.store.rebuild import rebuild
 
 IMAGES = 40

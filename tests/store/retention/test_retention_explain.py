@@ -13,7 +13,7 @@ from penstock.format.config_tables import ConsumerOffsets, DelayOffsets
 from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.store.retention.policy import DELIVERY, Cause, count_before
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.store import Settings
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.store.retention.policy import Cause, DiskUsage, Level, LogFile, RetentionLimits
 
 GIB = 1 << 30

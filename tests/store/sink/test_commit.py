@@ -26,8 +26,8 @@ from penstock.errors import BadMessage, BadStore, CorruptData, PenstockError, St
 from penstock.format.config_tables import TopicConfig
 from penstock.store import Message, MessageStore
 from penstock.store.config_files import ConfigFiles
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 from penstock.store.sink import pending_start
 from penstock.store.sink.commit import ABANDONED_MS, CommitResult, SinkBatch, is_owned_by_others, stage
 from penstock.store.sink.journal import Identity, WriterKind, remove_old_marks

@@ -17,8 +17,8 @@ from support.stores import eventually
 
 from penstock.errors import BadStore
 from penstock.store import Message, MessageStore
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 from penstock.store.repair import repair
 from penstock.store.sink import pending_start
 from penstock.store.sink.journal import BatchMark, Intent, Journal, read_journal, write_journal, write_mark

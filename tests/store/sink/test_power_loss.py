@@ -17,8 +17,8 @@ from support.power_loss import Image, PowerLossFiles, write_image
 
 from penstock.format.index_layout import ITEM_SIZE, IndexGeometry
 from penstock.store import MessageStore
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 from penstock.store.sink import pending_start
 
 ROWS = 30

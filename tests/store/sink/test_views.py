@@ -8,8 +8,8 @@ import pytest
 from support.arrow import SETTINGS, bodies, commit_rows, make_store, query_batch, stored, whole
 
 from penstock.store import MessageStore
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 from penstock.store.sink import pending_start, whole_batches
 from penstock.store.sink.journal import (
     MAX_SPANS,

@@ -35,8 +35,8 @@ from penstock.broker.settings import BrokerSettings
 from penstock.clock import now_ms
 from penstock.remoting.sockets import parse_address
 from penstock.store.message_store import MessageStore
-from penstock.store.replica_identity import replica_identity
-from penstock.store.role import Role
+from penstock.store.replication.replica_identity import replica_identity
+from penstock.store.replication.role import Role
 from penstock.store.running_flags import StoreFault
 from penstock.store.settings import BrokerRole
 

@@ -33,8 +33,8 @@ import msgspec
 
 from penstock.errors import BadFrame, CorruptData
 from penstock.format.msgspec_warm_up import prepared
-from penstock.store.epochs import MAX_ENTRIES, MAX_EPOCH, Entries, check_entries
 from penstock.store.replication.divergence import History
+from penstock.store.replication.epochs import MAX_ENTRIES, MAX_EPOCH, Entries, check_entries
 
 SHAKE_HANDS: Final = -2
 VERSION: Final = 1
@@ -62,7 +62,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     cluster: Name
     broker: Name
     replica: Name
-    """The name of this copy of the log; see `store.replica_identity`."""
+    """The name of this copy of the log; see `store.replication.replica_identity`."""
     id: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
     """The broker id."""
     epoch: Epoch

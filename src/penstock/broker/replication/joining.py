@@ -22,9 +22,9 @@ from penstock.broker.replication.config_sync import LogMismatch, Master, MasterL
 from penstock.broker.replication.handshake import Hello, Welcome, history_of, sent_entries
 from penstock.errors import BadFrame, PenstockError
 from penstock.store.message_store import MessageStore
-from penstock.store.replica_identity import replica_identity
 from penstock.store.replication.divergence import History, find_common
-from penstock.store.tail_cut import CutPlan, prepare_cut
+from penstock.store.replication.replica_identity import replica_identity
+from penstock.store.replication.tail_cut import CutPlan, prepare_cut
 
 log = logging.getLogger("penstock.broker")
 

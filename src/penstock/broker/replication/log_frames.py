@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Self
 
 from penstock.errors import PenstockError
-from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.files.mapped_file_queue import MappedFileQueue
 
 REPORT: Final = struct.Struct(">q")
 FRAME: Final = struct.Struct(">qi")

@@ -61,8 +61,8 @@ from penstock.remoting.connection import Address, address_of
 from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import ServerTls, TlsMode
 from penstock.store.message_store import MessageStore
-from penstock.store.replica_identity import replica_identity
 from penstock.store.replication.divergence import History, find_common
+from penstock.store.replication.replica_identity import replica_identity
 from penstock.task_supervision import Supervisor
 
 log = logging.getLogger("penstock.broker")

@@ -21,7 +21,7 @@ from penstock.cli.console_child import OFF
 from penstock.errors import BadSettings, Unreachable
 from penstock.remoting.sockets import bind, parse_address
 from penstock.store import Settings
-from penstock.store.layout import Layout
+from penstock.store.files.layout import Layout
 from penstock.store.readonly.store_folder import is_store, stores_in
 from penstock.store.settings import BrokerRole
 

@@ -30,8 +30,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.file_io import Files
+from penstock.store.files.atomic_files import read_checksummed, write_checksummed
+from penstock.store.files.file_io import Files
 
 Kind = Literal["topics", "groups"]
 KINDS: Final[tuple[Kind, ...]] = ("topics", "groups")

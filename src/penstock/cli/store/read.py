@@ -34,9 +34,9 @@ from penstock.format.record_layout import belongs_to
 from penstock.format.scan import Blank, Damage, ScanBatch, scan
 from penstock.store import Boundary, MessageStore
 from penstock.store.consume_queue import ConsumeQueue, QueueExtensions, unit_pages
-from penstock.store.file_io import Files
-from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MAX_MISSING_IN_A_ROW, MappedFileQueue
+from penstock.store.files.file_io import Files
+from penstock.store.files.mapped_file import MappedFile
+from penstock.store.files.mapped_file_queue import MAX_MISSING_IN_A_ROW, MappedFileQueue
 from penstock.store.readonly.geometry import fit_to_log
 from penstock.store.readonly.store_folder import StoreFolder
 

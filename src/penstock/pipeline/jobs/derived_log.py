@@ -26,7 +26,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.spark_versions import for_this_spark
 from penstock.pipeline.stream_source import LogSlice, PublishedLog, PublishedLogReader
-from penstock.store.layout import Layout
+from penstock.store.files.layout import Layout
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -36,7 +36,7 @@ from penstock.pipeline.spark_versions import requires
 from penstock.store.derive import DerivedPiece
 from penstock.store.external_dispatch.builder import Builder, why_not_yet
 from penstock.store.external_dispatch.packed_pieces import unpack
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -31,8 +31,8 @@ from penstock.pipeline.plan import check_input, plan_batch
 from penstock.pipeline.ranges import ReadTask
 from penstock.pipeline.session import map_in_workers
 from penstock.pipeline.source_rows import ROW_SCHEMA, RowShape
-from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.file_io import Files
+from penstock.store.files.atomic_files import read_checksummed, write_checksummed
+from penstock.store.files.file_io import Files
 from penstock.store.readonly.store_folder import StoreFolder, find_paths, name_stores
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from penstock.pipeline.spark_versions import requires
 from penstock.pipeline.store_tasks import LogTask, StorePaths
 from penstock.pipeline.stream_source import FORMAT, PublishedLog
 from penstock.store.external_dispatch.coordination import DispatchAgreement, read_agreement, read_mark
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 from penstock.store.readonly.view import FilesView
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import AuditPlan
 from penstock.store.audit.queue_coverage import QueueName
 from penstock.store.config_files import ConfigFile, ConfigFiles
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 _SYSTEM_TOPICS = {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, DAMAGED_TOPIC}
 _TRIES = 5

@@ -25,8 +25,8 @@ from penstock.format.scan import row_at
 from penstock.format.sys_flag import enters_queue
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.findings import Finding, FindingKind
-from penstock.store.file_io import FileMap
-from penstock.store.mapped_file_queue import file_name
+from penstock.store.files.file_io import FileMap
+from penstock.store.files.mapped_file_queue import file_name
 from penstock.store.readonly.geometry import DataFolder, NumberedFile, StoreFiles
 from penstock.store.readonly.view import FilesView
 

@@ -13,7 +13,7 @@ from penstock.store.audit.index_keys import IndexFacts, KeyCover, open_tables
 from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import AuditPlan
 from penstock.store.audit.records import FaultRun
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 from penstock.store.readonly.view import MapCache
 
 _ITEMS_AT_ONCE = 1 << 16

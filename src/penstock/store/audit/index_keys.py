@@ -27,7 +27,7 @@ from penstock.store.audit.files import ITEM, Items, ItemTable, Longs
 from penstock.store.audit.findings import Finding
 from penstock.store.audit.plan import FOREVER, AuditPlan
 from penstock.store.audit.records import FaultRun, join_run
-from penstock.store.file_io import FileMap, Files
+from penstock.store.files.file_io import FileMap, Files
 from penstock.store.readonly.view import MapCache
 
 _AT_ONCE = 1 << 20

@@ -22,9 +22,9 @@ from penstock.store.audit.findings import Finding, FindingKind
 from penstock.store.audit.log import LogState
 from penstock.store.audit.plan import FOREVER, NO_FILES, AuditPlan
 from penstock.store.audit.queue_coverage import CoveredRun, Longs, QueueCover, QueueName, RangeTable, union, without
-from penstock.store.file_io import Files
-from penstock.store.layout import path_below
-from penstock.store.mapped_file_queue import file_name
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import path_below
+from penstock.store.files.mapped_file_queue import file_name
 from penstock.store.readonly.view import MapCache
 
 

@@ -42,7 +42,7 @@ from penstock.store.audit.records import (
 )
 from penstock.store.consume_queue import QueueExtensions
 from penstock.store.derive import MAX_RECORDS, NO_LIMIT, key_columns
-from penstock.store.file_io import FileMap, Files
+from penstock.store.files.file_io import FileMap, Files
 from penstock.store.readonly.view import MapCache
 
 

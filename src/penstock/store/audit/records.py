@@ -25,7 +25,7 @@ from penstock.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRA
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit import finding_kinds
 from penstock.store.audit.findings import FindingKind
-from penstock.store.file_io import FileMap
+from penstock.store.files.file_io import FileMap
 
 Describe = Callable[[np.void], str]
 EARLIEST_MS = int(datetime(2010, 1, 1, tzinfo=UTC).timestamp() * 1000)

@@ -16,7 +16,6 @@ import msgspec
 
 from penstock.format.kernel_row_types import Reason
 from penstock.format.scan import next_valid
-from penstock.store.atomic_files import finish_swap
 from penstock.store.commit_log import CommitLog
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.derive import DerivedPiece, Deriver
@@ -30,9 +29,10 @@ from penstock.store.external_dispatch.coordination import (
     read_agreement,
     write_agreement,
 )
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
-from penstock.store.lock import StoreLock
+from penstock.store.files.atomic_files import finish_swap
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
+from penstock.store.files.lock import StoreLock
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter

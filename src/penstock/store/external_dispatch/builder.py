@@ -39,12 +39,12 @@ from penstock.store.external_dispatch.coordination import (
     read_mark,
     require_agreement,
 )
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout, allow_many_files
-from penstock.store.lock import StoreLock
-from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import file_name
-from penstock.store.overlay_files import OverlayFiles
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout, allow_many_files
+from penstock.store.files.lock import StoreLock
+from penstock.store.files.mapped_file import MappedFile
+from penstock.store.files.mapped_file_queue import file_name
+from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery

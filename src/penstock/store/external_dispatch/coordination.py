@@ -30,11 +30,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.errors import BadStore, StoreInUse
-from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.dispatch_state import FileSizes, read_state
-from penstock.store.file_io import FileMap, Files
-from penstock.store.layout import Layout
-from penstock.store.lock import StoreLock
+from penstock.store.files.atomic_files import read_checksummed, write_checksummed
+from penstock.store.files.file_io import FileMap, Files
+from penstock.store.files.layout import Layout
+from penstock.store.files.lock import StoreLock
 from penstock.store.settings import Settings
 
 _MAGIC: Final = b"PENMARK1"

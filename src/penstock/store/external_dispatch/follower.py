@@ -31,15 +31,15 @@ from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher, DispatchLag
 from penstock.store.dispatch_state import read_state
-from penstock.store.epochs import EpochFile
 from penstock.store.external_dispatch.coordination import DispatchMark, MarkFile, built_position
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout, path_below
+from penstock.store.files.mapped_file import MappedFile
+from penstock.store.files.mapped_file_queue import file_name
+from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.index import Index, IndexFile
-from penstock.store.layout import Layout, path_below
-from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import file_name
-from penstock.store.overlay_files import OverlayFiles
 from penstock.store.record_reader import RecordReader
+from penstock.store.replication.epochs import EpochFile
 from penstock.store.retention.derived import DerivedCleaner, Dropper
 from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.settings import Settings

@@ -26,8 +26,8 @@ from penstock.format.index_layout import IndexGeometry
 from penstock.format.kernel_row_types import Reason
 from penstock.format.queue_unit import UNIT_SIZE
 from penstock.store.dispatch_state import FileSizes, read_state
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout, path_below
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout, path_below
 from penstock.store.settings import Settings
 
 _DATA_NAME = re.compile(r"[0-9]{20}")

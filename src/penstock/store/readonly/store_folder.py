@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.errors import BadSettings, BadStore
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
+from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.message_store import MessageStore
-from penstock.store.overlay_files import OverlayFiles
 from penstock.store.readonly.geometry import fit_to_files
 from penstock.store.recovery import Progress
 from penstock.store.settings import Settings

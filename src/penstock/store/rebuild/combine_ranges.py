@@ -26,10 +26,10 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, copy_units
 from penstock.format.scan import row_at
 from penstock.store.audit.queue_coverage import CoveredRun
 from penstock.store.derive import Keys
-from penstock.store.file_io import FileMap, Files, zero_from
+from penstock.store.files.file_io import FileMap, Files, zero_from
+from penstock.store.files.layout import path_below
+from penstock.store.files.mapped_file_queue import file_name
 from penstock.store.index import IndexFile, header_after
-from penstock.store.layout import path_below
-from penstock.store.mapped_file_queue import file_name
 from penstock.store.readonly.view import FilesView
 from penstock.store.rebuild.plan import RebuildPlan
 from penstock.store.rebuild.ranges import QueuePlan, open_sparse, read_keys

@@ -19,8 +19,8 @@ from penstock.format.kernel_row_types import Reason
 from penstock.format.kernels import Rows
 from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, hidden_record, scan
 from penstock.store.audit.records import DAY_MS, EARLIEST_MS
+from penstock.store.files.mapped_file import MappedFile
 from penstock.store.log_walk import NO_DOUBT, Doubt
-from penstock.store.mapped_file import MappedFile
 from penstock.store.rebuild.report import Progress, no_progress
 
 _ROWS = 4096  # few enough that their bytes are still in the CPU cache when they are read again

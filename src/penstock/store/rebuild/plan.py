@@ -21,13 +21,13 @@ import msgspec
 
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.format.index_layout import IndexGeometry
-from penstock.store.atomic_files import read_checksummed, write_checksummed
 from penstock.store.damaged_ranges import MayExceed, Quarantine
 from penstock.store.deleted_topics import read_deleted_topics
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
-from penstock.store.mapped_file_queue import MappedFileQueue
-from penstock.store.overlay_files import OverlayFiles
+from penstock.store.files.atomic_files import read_checksummed, write_checksummed
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
+from penstock.store.files.mapped_file_queue import MappedFileQueue
+from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.readonly.geometry import fit_to_damaged
 from penstock.store.readonly.store_folder import no_store
 from penstock.store.readonly.tail import StoreTail

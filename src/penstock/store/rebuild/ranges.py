@@ -39,15 +39,15 @@ from penstock.format.damage_placeholder import is_placeholder
 from penstock.format.msgspec_warm_up import prepared
 from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE
 from penstock.format.topics import is_readable_queue
-from penstock.store.atomic_files import checksummed, read_checksummed
 from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueName
 from penstock.store.consume_queue import Placeholders
 from penstock.store.damaged_ranges import DamagedRange
 from penstock.store.derive import KEY, NO_LIMIT, Keys, key_columns
-from penstock.store.file_io import FileMap, Files
-from penstock.store.layout import path_below
-from penstock.store.mapped_file_queue import file_name
-from penstock.store.overlay_files import OverlayFiles
+from penstock.store.files.atomic_files import checksummed, read_checksummed
+from penstock.store.files.file_io import FileMap, Files
+from penstock.store.files.layout import path_below
+from penstock.store.files.mapped_file_queue import file_name
+from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.rebuild.log_scan import (
     DamagedFileRange,
     LogScan,

@@ -29,13 +29,13 @@ from penstock.errors import BadStore, StoreFailed
 from penstock.format.constants import BLANK_HEADER_SIZE, BLANK_MAGIC
 from penstock.format.kernels import QueuePart
 from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE, pack_unit
-from penstock.store.atomic_files import Move, clear_staging, remove_all, swap
 from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueName
 from penstock.store.consume_queue import ConsumeQueue, Placeholders
-from penstock.store.file_io import Files
-from penstock.store.layout import path_below
-from penstock.store.mapped_file_queue import MappedFileQueue
-from penstock.store.overlay_files import OverlayFiles
+from penstock.store.files.atomic_files import Move, clear_staging, remove_all, swap
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import path_below
+from penstock.store.files.mapped_file_queue import MappedFileQueue
+from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.rebuild.combine_ranges import IndexFilePlan, complete, cut_keys, grouped
 from penstock.store.rebuild.plan import RebuildPlan, RebuildSource, RebuildTask, TaskRunner, cut_log, read_plan
 from penstock.store.rebuild.queue_folder import QueueFolder, obsolete_queues

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.store.atomic_files import finish_swap
 from penstock.store.external_dispatch.coordination import acquire_job_lock, is_external, remove_agreement
-from penstock.store.lock import StoreLock
+from penstock.store.files.atomic_files import finish_swap
+from penstock.store.files.lock import StoreLock
 from penstock.store.recovery import RecoveryReport, StartParts
 from penstock.store.recovery.recovery import Recovery
 

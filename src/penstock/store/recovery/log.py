@@ -27,7 +27,6 @@ from penstock.format.constants import MESSAGE_MAGIC, MESSAGE_MAGIC_V2
 from penstock.format.kernel_row_types import Reason
 from penstock.format.record_layout import size_and_magic
 from penstock.format.scan import is_unpublished
-from penstock.store.atomic_files import Natural, read_checksummed, write_checksummed
 from penstock.store.damaged_ranges import (
     MISSING,
     DamagedRange,
@@ -38,16 +37,17 @@ from penstock.store.damaged_ranges import (
     write_damage,
 )
 from penstock.store.dispatch_state import DispatchState
-from penstock.store.file_io import Files
-from penstock.store.log_walk import NO_DOUBT, Doubt, Walked, doubt_after_crash, still_damaged, torn_records, walk_files
-from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import (
+from penstock.store.files.atomic_files import Natural, read_checksummed, write_checksummed
+from penstock.store.files.file_io import Files
+from penstock.store.files.mapped_file import MappedFile
+from penstock.store.files.mapped_file_queue import (
     MAX_MISSING_IN_A_ROW,
     MappedFileQueue,
     create_missing_file,
     file_name,
     is_missing_file,
 )
+from penstock.store.log_walk import NO_DOUBT, Doubt, Walked, doubt_after_crash, still_damaged, torn_records, walk_files
 from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.report import WALK, OnProgress, ProgressMeter, RecoveryReport
 from penstock.store.sink.journal import whole_batches

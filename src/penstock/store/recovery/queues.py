@@ -42,8 +42,8 @@ from penstock.format.record_layout import belongs_to, size_and_magic
 from penstock.store.consume_queue import ConsumeQueue, GapInQueue
 from penstock.store.damaged_ranges import DamagedRange, Quarantine
 from penstock.store.dispatch_state import DispatchState, FileSizes, QueueNote
-from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import FolderListing, file_name, list_data_files
+from penstock.store.files.mapped_file import MappedFile
+from penstock.store.files.mapped_file_queue import FolderListing, file_name, list_data_files
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter, RecoveryReport

@@ -9,7 +9,7 @@ import msgspec
 from penstock.format.checkpoint import Checkpoint
 from penstock.store.damaged_ranges import MayExceed, Quarantine
 from penstock.store.dispatch_state import read_state
-from penstock.store.lock import StoreLock
+from penstock.store.files.lock import StoreLock
 from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery

@@ -26,8 +26,8 @@ from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_
 from penstock.store.config_files import ConfigFile, ConfigFiles
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.damaged_ranges import Quarantine
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 from penstock.store.rebuild.report import within
 from penstock.store.repair.report import Change
 

@@ -39,11 +39,11 @@ from penstock.format.kernels import Rows
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.damaged_ranges import MISSING, DamagedRange, Quarantine, merged_by_file, read_damage, write_damage
 from penstock.store.dispatch_state import read_state
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
+from penstock.store.files.mapped_file import MappedFile
+from penstock.store.files.mapped_file_queue import FolderListing, MappedFileQueue, file_name, list_data_files
 from penstock.store.log_walk import NO_DOUBT, doubt_after_crash
-from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import FolderListing, MappedFileQueue, file_name, list_data_files
 from penstock.store.rebuild.log_scan import DamagedFileRange, HiddenRecords, LogScan, merged, scan_log
 from penstock.store.rebuild.queue_folder import QueueFolder
 from penstock.store.rebuild.report import Progress, within

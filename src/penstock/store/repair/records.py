@@ -27,8 +27,8 @@ from penstock.format.topics import is_readable_queue
 from penstock.store.audit.queue_coverage import QueueCover, QueueName, union, without
 from penstock.store.audit.records import DAY_MS, EARLIEST_MS
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MappedFileQueue
+from penstock.store.files.mapped_file import MappedFile
+from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.rebuild.log_scan import DamagedFileRange
 from penstock.store.rebuild.queue_folder import units_between
 

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.clock import now_ms
-from penstock.store.atomic_files import clear_staging
 from penstock.store.audit import Finding, audit
 from penstock.store.audit.queue_coverage import QueueName, without
 from penstock.store.damaged_ranges import MayExceed, never_exceed
-from penstock.store.file_io import Files
-from penstock.store.overlay_files import OverlayFiles
+from penstock.store.files.atomic_files import clear_staging
+from penstock.store.files.file_io import Files
+from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.rebuild.job import ThreadRunner, run_serially
 from penstock.store.rebuild.plan import RebuildSource
 from penstock.store.rebuild.queue_folder import differing_queues

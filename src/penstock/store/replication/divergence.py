@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.store.epochs import Entries
+from penstock.store.replication.epochs import Entries
 
 
 class History(NamedTuple):

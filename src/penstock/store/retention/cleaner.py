@@ -24,9 +24,9 @@ import msgspec
 
 from penstock.errors import StoreFailed, disk_refused
 from penstock.store.config_files import ConfigFiles
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
-from penstock.store.mapped_file import MappedFile
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
+from penstock.store.files.mapped_file import MappedFile
 from penstock.store.record_reader import RecordReader
 from penstock.store.retention.derived import DerivedCleaner, Dropper
 from penstock.store.retention.explain import Explainer, Outlook, disk_figures

@@ -27,8 +27,8 @@ from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.file_io import Files
-from penstock.store.mapped_file import MappedFile
+from penstock.store.files.file_io import Files
+from penstock.store.files.mapped_file import MappedFile
 from penstock.store.settings import Settings
 
 MAX_FILES_A_PASS = 10

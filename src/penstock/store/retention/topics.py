@@ -19,7 +19,7 @@ from penstock.errors import StoreFailed
 from penstock.format.constants import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.encode_message import PutRefused
-from penstock.store.layout import path_below
+from penstock.store.files.layout import path_below
 from penstock.store.store_parts import Engine
 
 ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})

@@ -29,9 +29,9 @@ from penstock.errors import BadMessage, CorruptData, PenstockError, StoreFailed,
 from penstock.format.config_tables import TopicConfig
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
 from penstock.store.config_files import ConfigFiles
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout, path_below
-from penstock.store.lock import HeldLocks, StoreLock
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout, path_below
+from penstock.store.files.lock import HeldLocks, StoreLock
 from penstock.store.message_store import MessageStore
 from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.sink.journal import (

@@ -23,9 +23,9 @@ from typing import Final
 import msgspec
 
 from penstock.errors import BadStore
-from penstock.store.atomic_files import Natural, read_checksummed, write_checksummed
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout, path_below
+from penstock.store.files.atomic_files import Natural, read_checksummed, write_checksummed
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout, path_below
 
 MAX_MARKS: Final = 10_000
 

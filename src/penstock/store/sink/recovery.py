@@ -16,11 +16,11 @@ from pathlib import Path
 from penstock.clock import now_ms
 from penstock.format.scan import valid_rows
 from penstock.store.damaged_ranges import Quarantine
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
+from penstock.store.files.mapped_file import MappedFile
+from penstock.store.files.mapped_file_queue import MAX_MISSING_IN_A_ROW, FolderListing, MappedFileQueue
 from penstock.store.log_truncation import mapped_log_file, truncate_log
-from penstock.store.mapped_file import MappedFile
-from penstock.store.mapped_file_queue import MAX_MISSING_IN_A_ROW, FolderListing, MappedFileQueue
 from penstock.store.sink.journal import Intent, Journal, find_mark, read_journal, write_journal
 
 

@@ -20,7 +20,7 @@ from penstock.pipeline.ranges import DEFAULT_TASK, OffsetRange, TaskLimits, spli
 from penstock.pipeline.session import gather
 from penstock.pipeline.store_source import StoreSource
 from penstock.pipeline.store_tasks import LogTask
-from penstock.store.mapped_file import MappedFile
+from penstock.store.files.mapped_file import MappedFile
 from penstock.store.readonly.view import LogView
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ import msgspec
 from penstock.errors import BadSettings, BadStore
 from penstock.pipeline.decode import Decode
 from penstock.pipeline.jobs.job_input import locked_folder
-from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.file_io import Files
+from penstock.store.files.atomic_files import read_checksummed, write_checksummed
+from penstock.store.files.file_io import Files
 
 # -- spec and folder -------------------------------------------------------------------------------------------------
 

@@ -32,8 +32,8 @@ from penstock.pipeline.jobs.replay.batch import REASON, Mapping, ReplayBatch, Re
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import WrittenRows
 from penstock.pipeline.source import spark_schema
-from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.file_io import Files
+from penstock.store.files.atomic_files import read_checksummed, write_checksummed
+from penstock.store.files.file_io import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

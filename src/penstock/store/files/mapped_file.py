@@ -19,7 +19,7 @@ from array import array
 from pathlib import Path
 
 from penstock.format import kernels
-from penstock.store.file_io import FileMap, lock_memory, zero_from
+from penstock.store.files.file_io import FileMap, lock_memory, zero_from
 
 log = logging.getLogger("penstock.store")
 PAGE = 4096

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from penstock.errors import StoreFailed, disk_refused
 from penstock.format import kernels
-from penstock.store.file_io import FileMap, Files, lock_memory
-from penstock.store.mapped_file import PAGE, MappedFile, TransientPool
-from penstock.store.mapped_file_queue import STEP, MappedFileQueue, file_name
+from penstock.store.files.file_io import FileMap, Files, lock_memory
+from penstock.store.files.mapped_file import PAGE, MappedFile, TransientPool
+from penstock.store.files.mapped_file_queue import STEP, MappedFileQueue, file_name
 from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.worker_thread import Died, Worker, reporting_death
 

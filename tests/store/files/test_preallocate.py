@@ -15,10 +15,10 @@ from support.disks import WAIT_SECONDS, WatchedFiles
 
 from penstock.errors import StoreFailed
 from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
-from penstock.store import preallocate as allocate_module
-from penstock.store.file_io import FileMap
-from penstock.store.mapped_file_queue import file_name
-from penstock.store.preallocate import Allocator
+from penstock.store.files import preallocate as allocate_module
+from penstock.store.files.file_io import FileMap
+from penstock.store.files.mapped_file_queue import file_name
+from penstock.store.files.preallocate import Allocator
 
 PAGE = 4096
 SIZE = 16 * PAGE

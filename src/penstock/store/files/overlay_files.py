@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import BadStore
-from penstock.store.file_io import FileMap, Files, written_ranges
-from penstock.store.lock import StoreLock
+from penstock.store.files.file_io import FileMap, Files, written_ranges
+from penstock.store.files.lock import StoreLock
 
 
 class MemoryMap(FileMap):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.errors import BadStore
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 if TYPE_CHECKING:  # a worker that reads files needs no settings
     from penstock.store.settings import Settings

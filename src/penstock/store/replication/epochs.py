@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import BadStore, CorruptData, StoreFailed
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 MAX_EPOCH: Final = 2**31 - 1
 MAX_ENTRIES: Final = 10_000

@@ -15,10 +15,10 @@ from support.stores import StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.atomic_files import write_checksummed
-from penstock.store.epochs import EpochEntry
-from penstock.store.file_io import Files
-from penstock.store.tail_cut import MANIFEST, CutIntent, CutPlan, prepare_cut
+from penstock.store.files.atomic_files import write_checksummed
+from penstock.store.files.file_io import Files
+from penstock.store.replication.epochs import EpochEntry
+from penstock.store.replication.tail_cut import MANIFEST, CutIntent, CutPlan, prepare_cut
 
 FILE = 16 << 10
 KEPT, TAIL = 40, 30

@@ -23,8 +23,8 @@ from typing import Final
 import msgspec
 
 from penstock.errors import BadStore
-from penstock.store.file_io import FileMap, Files
-from penstock.store.mapped_file import MappedFile
+from penstock.store.files.file_io import FileMap, Files
+from penstock.store.files.mapped_file import MappedFile
 
 _NAME = re.compile(r"[0-9]{20}")
 STEP: Final = 64 << 10

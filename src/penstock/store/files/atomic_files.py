@@ -26,8 +26,8 @@ import msgspec
 
 from penstock.format.msgspec_warm_up import prepared
 from penstock.format.topics import is_readable_topic
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 
 T = TypeVar("T")
 MAX_BYTES: Final = 256 << 20

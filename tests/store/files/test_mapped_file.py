@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.disks import WatchedFiles
 
-from penstock.store.mapped_file import PAGE, MappedFile, TransientPool
+from penstock.store.files.mapped_file import PAGE, MappedFile, TransientPool
 
 SIZE = 16 * PAGE
 RECORD = b"0123456789abcdef"

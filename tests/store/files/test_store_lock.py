@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreFailed, StoreInUse
-from penstock.store.file_io import Files
-from penstock.store.overlay_files import OverlayFiles
+from penstock.store.files.file_io import Files
+from penstock.store.files.overlay_files import OverlayFiles
 
 HOLDER = """
 import sys
 from pathlib import Path
 from penstock.errors import StoreInUse
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 try:
     lock = Files().lock(Path(sys.argv[1]))
 except StoreInUse as error:

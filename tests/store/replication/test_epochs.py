@@ -10,7 +10,8 @@ from support.stores import StoreHome, is_one_sentence
 
 from penstock.errors import BadStore, CorruptData, StoreFailed
 from penstock.store import BrokerRole, Message, MessageStore, PutStatus
-from penstock.store.epochs import (
+from penstock.store.files.file_io import Files
+from penstock.store.replication.epochs import (
     MAX_ENTRIES,
     EpochEntry,
     EpochFile,
@@ -21,8 +22,7 @@ from penstock.store.epochs import (
     without_head,
     without_tail,
 )
-from penstock.store.file_io import Files
-from penstock.store.role import Role
+from penstock.store.replication.role import Role
 
 TWO = (EpochEntry(7, 7000), EpochEntry(8, 8000))
 FILE = b"2\n773307083\n7-7000\n8-8000\n"

@@ -11,9 +11,9 @@ from support.disks import WatchedFiles
 
 from penstock.errors import BadStore, StoreFailed
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.file_io import FileMap
-from penstock.store.mapped_file import TransientPool
-from penstock.store.mapped_file_queue import MappedFileQueue, file_name
+from penstock.store.files.file_io import FileMap
+from penstock.store.files.mapped_file import TransientPool
+from penstock.store.files.mapped_file_queue import MappedFileQueue, file_name
 
 SIZE = 8192
 

@@ -17,8 +17,8 @@ from support.stores import StoreHome, eventually
 from penstock.errors import StoreFailed
 from penstock.store import GetStatus, Message, MessageStore, PutStatus, Settings
 from penstock.store.commit_log import FIRST_STEP
-from penstock.store.file_io import Files, zero_from
-from penstock.store.mapped_file_queue import STEP
+from penstock.store.files.file_io import Files, zero_from
+from penstock.store.files.mapped_file_queue import STEP
 from penstock.store.rebuild.job import rebuild
 
 QUEUE_FILE = 6_000_000

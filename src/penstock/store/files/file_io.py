@@ -33,7 +33,7 @@ import numpy as np
 from penstock.errors import BadStore, StoreFailed, StoreInUse, disk_refused
 from penstock.format import kernels
 from penstock.format.scan import nonzero_end
-from penstock.store.lock import StoreLock, held_by_this_process, lock_owner
+from penstock.store.files.lock import StoreLock, held_by_this_process, lock_owner
 
 # -- memory calls that Python's mmap lacks, or makes with the GIL held ----------------------------------------
 

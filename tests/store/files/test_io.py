@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreFailed
-from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings, file_io
-from penstock.store.file_io import FileMap, Files
+from penstock.store import FlushDiskType, Message, MessageStore, PutStatus, Settings
+from penstock.store.files import file_io
+from penstock.store.files.file_io import FileMap, Files
 
 SIZE = 1 << 20
 

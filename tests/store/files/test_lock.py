@@ -13,7 +13,7 @@ from support.stores import StoreHome
 
 from penstock.errors import BadStore, PenstockError, StoreFailed, StoreInUse
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.file_io import Files
+from penstock.store.files.file_io import Files
 
 Run = Callable[..., "subprocess.Popen[str]"]
 

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from penstock.store.atomic_files import read_checksummed, write_checksummed
-from penstock.store.file_io import Files
-from penstock.store.layout import Layout
+from penstock.store.files.atomic_files import read_checksummed, write_checksummed
+from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 
 _NAME: Final = re.compile(r"[0-9a-f]{32}")
 
