@@ -140,7 +140,7 @@ class Supervisor:
         return guarded
 
     def watch_loop(self) -> None:
-        """Reports each callback of the running loop that fails, whoever scheduled it, until `stop`.
+        """Reports each callback of the running loop that fails, whatever scheduled it, until `stop`.
 
         The handler that the loop has now is called as well. An OSError is a connection's matter, and is not reported.
         """

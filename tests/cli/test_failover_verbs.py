@@ -16,9 +16,9 @@ from penstock.broker.failover.dcs import (
     LEADER,
     REQUEST,
     STATE,
-    Change,
-    History,
+    ChangeKind,
     Leader,
+    Mastership,
     Member,
     Session,
     State,
@@ -65,9 +65,9 @@ def session(place: Place, tmp_path: Path) -> Iterator[Session]:
         LEADER: Leader(id=1, epoch=4, incarnation="a").to_bytes(),
         member_key(1): master.to_bytes(),
         member_key(2): other.to_bytes(),
-        history_key(4): History(epoch=4, master=1, why="the first replica").to_bytes(),
+        history_key(4): Mastership(epoch=4, master=1, why="the first replica").to_bytes(),
     }
-    opened.commit(Transaction(what=Change.BOOTSTRAP, puts=puts))
+    opened.commit(Transaction(what=ChangeKind.BOOTSTRAP, puts=puts))
     yield opened
     opened.close()
 
@@ -91,7 +91,7 @@ def test_members_lists_the_replicas(penstock: Penstock, session: Session) -> Non
 
 def test_members_says_why_a_replica_that_runs_cannot_be_elected(penstock: Penstock, session: Session) -> None:
     behind = Member(replica="c", incarnation="c", address="127.0.0.1:3", role="follows", epoch=4, end=10)
-    session.commit(Transaction(what=Change.PUBLISH, puts={member_key(3): behind.to_bytes()}))
+    session.commit(Transaction(what=ChangeKind.PUBLISH, puts={member_key(3): behind.to_bytes()}))
     found = json.loads(penstock("members", "--json").done().out)["replicas"]
     assert [each["why"] for each in found[:2]] == ["", ""]
     assert "it is not in the sync set [1, 2]" in found[2]["why"]
@@ -158,5 +158,5 @@ def test_settings_without_failover_are_refused(run: Run) -> None:
 
 
 def test_a_request_stays_until_it_is_answered(penstock: Penstock, session: Session) -> None:
-    session.commit(Transaction(what=Change.ORDER, puts={REQUEST: b'{"v":1,"id":"x"}'}))
+    session.commit(Transaction(what=ChangeKind.ORDER, puts={REQUEST: b'{"v":1,"id":"x"}'}))
     assert "another switchover is under way" in penstock("switchover").err

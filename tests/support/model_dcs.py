@@ -16,8 +16,8 @@ from penstock.broker.failover.dcs import (
     LEADER,
     Committed,
     EngineAway,
-    Entry,
-    History,
+    KeyValue,
+    Mastership,
     NotExpected,
     Outcome,
     Transaction,
@@ -100,7 +100,7 @@ class ModelEngine:
 
     def view(self, lease: int = 0) -> View:
         entries = {
-            key: Entry(stored.value, stored.version, lease != 0 and stored.lease == lease)
+            key: KeyValue(stored.value, stored.version, lease != 0 and stored.lease == lease)
             for key, stored in self.keys.items()
             if not key.startswith(HISTORY)
         }
@@ -142,7 +142,7 @@ class ModelSession:
         view = self._engine.view(self.lease)
         return Committed(view) if done else NotExpected(view)
 
-    def history(self, limit: int) -> list[History]:
+    def history(self, limit: int) -> list[Mastership]:
         self._reach()
         keys = sorted((key for key in self._engine.keys if key.startswith(HISTORY)), reverse=True)
         return [decode_history(key, self._engine.keys[key].value) for key in keys[:limit]]

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from penstock.broker.failover.dcs import STATE, EngineAway, Entry, Leader, Transaction, View
+from penstock.broker.failover.dcs import STATE, EngineAway, KeyValue, Leader, Transaction, View
 from penstock.broker.failover.keeper import Keeper
 from penstock.broker.failover.orders import BadOrder, forget, pause, switch_over
-from penstock.broker.failover.rules import Replica
-from penstock.broker.failover.sync_set import Follower
+from penstock.broker.failover.rules import ReplicaState
+from penstock.broker.failover.sync_set import FollowerState
 
 from .model_dcs import Fate, ModelEngine, ModelSession
 
@@ -81,9 +81,9 @@ class ModelNode:
 
     # -- what a keeper calls ---------------------------------------------------------------------------------
 
-    def describe(self) -> Replica:
+    def describe(self) -> ReplicaState:
         self.cluster.meanwhile(self)
-        return Replica(
+        return ReplicaState(
             name=self.name,
             incarnation=f"{self.name}.{self.incarnation}",
             place=self.name,
@@ -123,10 +123,10 @@ class ModelNode:
         self.required = required
         self.cluster.meanwhile(self)
 
-    def followers(self) -> Mapping[int, Follower]:
+    def followers(self) -> Mapping[int, FollowerState]:
         self.cluster.meanwhile(self)
         return {
-            other.id: Follower(
+            other.id: FollowerState(
                 offset=self.reports.get(other.id, 0),
                 is_connected=other.is_connected and other.lives,
                 behind_s=inf if other.id in self.slow else 0.0,
@@ -420,7 +420,7 @@ class Cluster:
 def check_transition(view: View, transaction: Transaction) -> None:
     """Raises Violated unless the change of the key `state` is one that failover allows."""
     before = view.state
-    after = View.of(0, {STATE: Entry(transaction.puts[STATE], 1)}).state
+    after = View.of(0, {STATE: KeyValue(transaction.puts[STATE], 1)}).state
     assert after is not None
     if before is None:
         if after.sync != (after.master,):

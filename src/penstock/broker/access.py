@@ -269,7 +269,7 @@ class Access:
     def account(self, client: Client, key: str | None) -> Account | None:
         """Returns the account of a request with this access key; None if the client's address needs no account.
 
-        An unknown key has an account without rights, whose secret is known to nobody: so the time that a check of its
+        An unknown key has an account without rights, whose secret no one knows: so the time that a check of its
         signature takes does not tell which accounts exist. Raises Denied if an account is needed and there is no key.
         """
         address = client.peer[0]

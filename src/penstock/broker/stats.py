@@ -40,8 +40,8 @@ class _Entries(dict[K, list[int]]):
 class MessageCounters:
     """Counts since the start. An entry of `sent` and `got` is a list [messages, bytes].
 
-    `totals` only ever grows. The counts of a deleted topic or group leave the tables, so that rates begin anew, but
-    stay in the totals: some hundred bytes for each name. A topic or group beyond MAX_COUNTED is counted without its
+    `totals` only ever grows. The counts of a deleted topic or group leave the tables, so that rates restart, but stay
+    in the totals: some hundred bytes for each name. A topic or group beyond MAX_COUNTED is counted without its
     name.
     """
 

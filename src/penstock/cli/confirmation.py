@@ -1,7 +1,7 @@
 """The question before a change that cannot be undone: what would happen, and whether it shall.
 
 A verb that deletes or resets checks first that its target exists, says what would happen, and asks at a terminal.
-`--yes` answers the question, `--dry-run` ends before it. Without a terminal nobody can be asked, and the verb acts, as
+`--yes` answers the question, `--dry-run` ends before it. Without a terminal the verb cannot ask, and acts, as
 mqadmin's do in scripts.
 """
 

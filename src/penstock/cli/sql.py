@@ -252,7 +252,7 @@ def _write_file(rows: pa.RecordBatchReader, form: str, path: Path) -> int:
 
 
 def _show_table(rows: pa.RecordBatchReader) -> None:
-    """Prints the first rows. The rest is not read: a table of a million rows helps nobody."""
+    """Prints the first rows. The rest is not read: no one reads a table of a million rows."""
     import pyarrow as pa
 
     numbers = {

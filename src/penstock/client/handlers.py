@@ -442,7 +442,7 @@ class MessageStream:
             self._arrived.set()
 
     def withdraw(self, queue: MessageQueue) -> None:
-        """Cancels `hand_over` of the messages of a queue that nobody has taken: the consumer loses the queue."""
+        """Cancels `hand_over` of the messages of a queue that no handler has taken: the consumer loses the queue."""
         for message, done in self._waiting:
             if message.queue == queue:
                 done.cancel()

@@ -92,7 +92,7 @@ class Parent:
 
 
 def _let_go_of_stderr() -> None:
-    """Closes the log that this process shares with its parent: whoever reads it waits for its end."""
+    """Closes the log that this process shares with its parent: its reader waits for its end."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     os.close(null)

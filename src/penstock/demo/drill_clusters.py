@@ -31,7 +31,7 @@ from penstock.broker.failover.dcs import (
     REQUEST,
     STATE,
     BadEngine,
-    Change,
+    ChangeKind,
     Committed,
     EngineAway,
     Leader,
@@ -254,7 +254,7 @@ class MadeCluster:
         return process
 
     def _close(self) -> None:
-        """Kills everything that was started, and removes the keys from an etcd of somebody else."""
+        """Kills everything that was started, and removes the keys from an etcd that it did not start."""
         for broker in self._brokers:
             broker.kill()
         if self._session is not None:
@@ -275,7 +275,7 @@ class MadeCluster:
         keys |= {history_key(entry.epoch) for entry in session.history(1000)}
         for at in range(0, len(keys), _KEYS_AT_A_TIME):
             some = sorted(keys)[at : at + _KEYS_AT_A_TIME]
-            session.commit(Transaction(what=Change.FORGET, deletes=frozenset(some)))
+            session.commit(Transaction(what=ChangeKind.FORGET, deletes=frozenset(some)))
 
 
 _KEYS_AT_A_TIME: Final = 64

@@ -1,7 +1,7 @@
 """`scan`: the messages of stores as Arrow batches, for DuckDB, Polars, pandas and all that read an Arrow stream.
 
 A `StoreScan` is a table: the messages of one or more topics, the messages with a key, or every record of the log. Each
-read of it plans anew, so it shows the messages that exist at that moment. It changes nothing and takes no lock.
+read of it makes a new plan, so it shows the messages that exist at that moment. It changes nothing and takes no lock.
 
 A read makes only the columns that it is asked for. Rows that a filter refuses cost the columns of the filter alone.
 Topics that fill a good part of the log are read in the order of the log, which is several times faster than through

@@ -2,7 +2,7 @@
 
 All four are physical offsets. They only grow, except when recovery truncates the log.
 
-    appended      the end of the log; it moves with each append, and nobody is notified
+    appended      the end of the log; it moves with each append, and notifies no one
     flushed       on disk; the thread that syncs the log moves it
     replicated    acknowledged by replicas; the replication server moves it with `acknowledge`
     visible       what is dispatched and read: `stored`, as far as the replicas that have to have it do
@@ -31,7 +31,7 @@ handed to their sink in one call, on the thread that moved the watermark: an eve
 Under SYNC_FLUSH the first who waits leads: it has the log synced for all who wait, in its own thread if it blocks in
 `wait_here`, else in the flush thread. Those who come meanwhile wait. When the sync ends, the leader ends the waits that
 it covers. If others wait, the first of them leads next. So one thread at a time leads, no other thread takes part, and
-no put waits while nobody leads. A leader returns when its sync does, even after its deadline.
+no put waits while no put leads. A leader returns when its sync does, even after its deadline.
 
 The thread `penstock-deadlines` ends overdue waits. It is a thread of the store and not a timer of the event loop,
 because puts wait without a loop, too, and only one place should decide between an ack and a timeout.
@@ -369,7 +369,7 @@ class Watermarks:
         self._lead, self._wake_flush = lead, wake_flush
 
     def sync_soon(self, end_offset: int) -> None:
-        """Has the log synced up to `end_offset`, although nobody waits for it. Does nothing under ASYNC_FLUSH."""
+        """Has the log synced up to `end_offset`, although no put waits for it. Does nothing under ASYNC_FLUSH."""
         if self._sync_flush:
             with self._gate:
                 leads = self._take_lead(end_offset)

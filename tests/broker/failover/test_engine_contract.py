@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from support.etcd import running_etcd
+from support.loopback import SOON_S
 from support.model_dcs import ModelEngine, ModelSession
 from support.zookeeper import running_zookeeper
 
 from penstock.broker.failover.dcs import (
     LEADER,
     STATE,
-    Change,
+    ChangeKind,
     Committed,
-    History,
+    EngineAway,
     Leader,
+    Mastership,
     Member,
     NotExpected,
     Session,
@@ -105,7 +107,7 @@ def _leader(epoch: int = 1) -> bytes:
 
 def _found(**changes: object) -> Transaction:
     values = {
-        "what": Change.BOOTSTRAP,
+        "what": ChangeKind.BOOTSTRAP,
         "expected": {STATE: 0, LEADER: 0},
         "puts": {STATE: _state(), LEADER: _leader()},
         "leased": frozenset({LEADER}),
@@ -145,7 +147,7 @@ def test_a_change_gives_the_key_another_version_and_the_view_a_higher_revision(e
     session = engine.open()
     session.commit(_found())
     before = session.view()
-    change = Transaction(what=Change.PAUSE, expected={STATE: before.state_version}, puts={STATE: _state()})
+    change = Transaction(what=ChangeKind.PAUSE, expected={STATE: before.state_version}, puts={STATE: _state()})
     assert isinstance(session.commit(change), Committed)
     after = session.view()
     assert after.state_version != before.state_version
@@ -158,16 +160,16 @@ def test_a_key_that_was_deleted_and_written_again_has_another_version(engine: En
     session = engine.open()
     session.commit(_found())
     before = session.view().leader_version
-    session.commit(Transaction(what=Change.RESIGN, deletes=frozenset({LEADER})))
+    session.commit(Transaction(what=ChangeKind.RESIGN, deletes=frozenset({LEADER})))
     assert session.view().leader is None
-    session.commit(Transaction(what=Change.ELECT, puts={LEADER: _leader()}, leased=frozenset({LEADER})))
+    session.commit(Transaction(what=ChangeKind.ELECT, puts={LEADER: _leader()}, leased=frozenset({LEADER})))
     assert session.view().leader_version not in (0, before)
 
 
 def test_only_the_session_with_the_leader_key_commits_what_is_only_for_the_leader(engine: Engine) -> None:
     mine, other = engine.open(), engine.open()
     mine.commit(_found())
-    change = Transaction(what=Change.SHRINK, mine=True, puts={STATE: _state(2)})
+    change = Transaction(what=ChangeKind.SHRINK, mine=True, puts={STATE: _state(2)})
     assert isinstance(other.commit(change), NotExpected)
     assert isinstance(mine.commit(change), Committed)
 
@@ -177,7 +179,7 @@ def test_keys_on_a_lease_vanish_when_it_is_released_and_the_others_stay(engine: 
     key = member_key(1)
     mine.commit(_found())
     member = Member(replica="a", incarnation="a.1").to_bytes()
-    mine.commit(Transaction(what=Change.PUBLISH, puts={key: member}, leased=frozenset({key})))
+    mine.commit(Transaction(what=ChangeKind.PUBLISH, puts={key: member}, leased=frozenset({key})))
     view = mine.view()
     assert view.own_members == {1}
     assert list(view.members) == [1]
@@ -188,13 +190,22 @@ def test_keys_on_a_lease_vanish_when_it_is_released_and_the_others_stay(engine: 
     assert view.members == {}
 
 
+def _has_ended(session: Session) -> bool:
+    """Whether a renewal says so; on a busy machine an engine may need several to answer."""
+    deadline = time.monotonic() + SOON_S
+    while time.monotonic() < deadline:
+        with suppress(EngineAway):
+            return not session.renew()
+    return False
+
+
 def test_a_lease_that_is_not_renewed_ends_and_takes_its_keys_with_it(engine: Engine) -> None:
     mine = engine.open()
     mine.commit(_found())
     engine.expire()
     other = engine.open()
     assert other.view().leader is None
-    assert not mine.renew()
+    assert _has_ended(mine)
     assert isinstance(mine.commit(_found(expected={}, puts={LEADER: _leader(2)})), NotExpected)
     assert other.view().leader is None
 
@@ -210,8 +221,8 @@ def test_a_renewal_moves_the_deadline(engine: Engine) -> None:
 def test_the_history_is_read_newest_first_and_is_no_part_of_a_view(engine: Engine) -> None:
     session = engine.open()
     for epoch in (1, 2, 11):
-        entry = History(epoch=epoch, master=1)
-        session.commit(Transaction(what=Change.ELECT, puts={history_key(epoch): entry.to_bytes()}))
+        entry = Mastership(epoch=epoch, master=1)
+        session.commit(Transaction(what=ChangeKind.ELECT, puts={history_key(epoch): entry.to_bytes()}))
     assert [each.epoch for each in session.history(2)] == [11, 2]
     assert session.view().state is None
 
@@ -219,9 +230,9 @@ def test_the_history_is_read_newest_first_and_is_no_part_of_a_view(engine: Engin
 def test_the_oldest_entries_of_the_history_are_removed_with_the_newest_write(engine: Engine) -> None:
     session = engine.open()
     for epoch in (1, 2, 3):
-        written = {history_key(epoch): History(epoch=epoch, master=1).to_bytes()}
+        written = {history_key(epoch): Mastership(epoch=epoch, master=1).to_bytes()}
         gone = frozenset({history_key(epoch - 2)} if epoch > 1 else ())
-        assert isinstance(session.commit(Transaction(what=Change.ELECT, puts=written, deletes=gone)), Committed)
+        assert isinstance(session.commit(Transaction(what=ChangeKind.ELECT, puts=written, deletes=gone)), Committed)
     assert [each.epoch for each in session.history(10)] == [3, 2]
 
 

@@ -22,7 +22,7 @@ from penstock.broker.failover.dcs import (
     LEADER,
     STATE,
     BadEngine,
-    Change,
+    ChangeKind,
     Committed,
     EngineAway,
     Leader,
@@ -35,7 +35,7 @@ from penstock.remoting.tls import client_tls
 
 _STATE = State(epoch=1, master=1, sync=(1,), ids={"a": 1}, next_id=2)
 _FOUND = Transaction(
-    what=Change.BOOTSTRAP,
+    what=ChangeKind.BOOTSTRAP,
     expected={STATE: 0},
     puts={STATE: _STATE.to_bytes(), LEADER: Leader(id=1, epoch=1, incarnation="a").to_bytes()},
     leased=frozenset({LEADER}),

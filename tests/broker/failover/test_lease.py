@@ -9,8 +9,8 @@ import pytest
 from support.loopback import SOON_S
 from support.model_dcs import Fate, ModelEngine, ModelSession
 
-from penstock.broker.failover.dcs import LEADER, Change, Leader, Transaction
-from penstock.broker.failover.lease import Health, LeaseThread
+from penstock.broker.failover.dcs import LEADER, ChangeKind, Leader, Transaction
+from penstock.broker.failover.lease import LeaseThread, MasterHealth
 
 _TTL_S = 0.05
 
@@ -18,12 +18,12 @@ _TTL_S = 0.05
 class Lease:
     """A lease thread over the model, whose clock stands still unless the test moves it."""
 
-    def __init__(self, health: Callable[[], Health] = Health) -> None:
+    def __init__(self, health: Callable[[], MasterHealth] = MasterHealth) -> None:
         self.engine = ModelEngine()
         self.session = ModelSession(self.engine, _TTL_S)
         key = frozenset({LEADER})
         leader = Leader(id=1, epoch=1, incarnation="a").to_bytes()
-        self.session.commit(Transaction(what=Change.ELECT, puts={LEADER: leader}, leased=key))
+        self.session.commit(Transaction(what=ChangeKind.ELECT, puts={LEADER: leader}, leased=key))
         self.ended = threading.Event()
         self.why = ""
         self.thread = LeaseThread(self.session, health, self._on_end, lambda: self.engine.now)
@@ -42,9 +42,9 @@ class Lease:
 def test_a_lease_is_renewed_while_the_broker_is_healthy() -> None:
     asked = threading.Semaphore(0)
 
-    def health() -> Health:
+    def health() -> MasterHealth:
         asked.release()
-        return Health()
+        return MasterHealth()
 
     lease = Lease(health)
     lease.thread.start()
@@ -62,15 +62,15 @@ def test_a_lease_that_has_ended_is_reported() -> None:
 
 
 def test_a_broker_that_will_not_become_healthy_releases_its_lease_at_once() -> None:
-    lease = Lease(lambda: Health("a sync failed", is_final=True))
+    lease = Lease(lambda: MasterHealth("a sync failed", is_final=True))
     assert "a sync failed" in lease.wait_for_end()
     assert lease.session.view().leader is None
 
 
 def test_a_broker_that_is_unhealthy_for_half_of_the_time_releases_its_lease() -> None:
-    def health() -> Health:
+    def health() -> MasterHealth:
         lease.engine.now += _TTL_S / 4
-        return Health("the disk hangs")
+        return MasterHealth("the disk hangs")
 
     lease = Lease(health)
     assert "the disk hangs" in lease.wait_for_end()
@@ -81,9 +81,9 @@ def test_a_broker_that_is_unhealthy_for_half_of_the_time_releases_its_lease() ->
 def test_a_broker_that_recovers_in_time_keeps_its_lease() -> None:
     asked = threading.Semaphore(0)
 
-    def health() -> Health:
+    def health() -> MasterHealth:
         asked.release()
-        return Health("slow") if lease.thread.renewed % 2 == 0 and not lease.engine.now else Health()
+        return MasterHealth("slow") if lease.thread.renewed % 2 == 0 and not lease.engine.now else MasterHealth()
 
     lease = Lease(health)
     lease.thread.start()
@@ -110,7 +110,7 @@ def test_an_engine_that_is_away_is_asked_again() -> None:
 
 
 def test_when_the_thread_fails_the_end_of_the_lease_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    def health() -> Health:
+    def health() -> MasterHealth:
         raise ZeroDivisionError
 
     lease = Lease(health)

@@ -10,11 +10,11 @@ import pytest
 from support.loopback import SOON_S, until
 from support.model_dcs import Fate, ModelEngine, ModelSession
 
-from penstock.broker.failover.dcs import Change, Leader, Session, Transaction, View, history_key
-from penstock.broker.failover.lease import Health
-from penstock.broker.failover.rules import Replica
+from penstock.broker.failover.dcs import ChangeKind, Leader, Session, Transaction, View, history_key
+from penstock.broker.failover.lease import MasterHealth
+from penstock.broker.failover.rules import ReplicaState
 from penstock.broker.failover.service import Failover
-from penstock.broker.failover.sync_set import Follower
+from penstock.broker.failover.sync_set import FollowerState
 
 _TTL_S = 0.2
 
@@ -30,10 +30,10 @@ class StubNode:
         self.id, self.required, self.fenced = 1, 1, ""
         self.elections_won = self.role_changes = self.tails_cut = self.tail_bytes_cut = 0
 
-    def describe(self) -> Replica:
+    def describe(self) -> ReplicaState:
         if self.fails is not None:
             raise self.fails
-        return Replica(name="a", incarnation="a.1", place="here")
+        return ReplicaState(name="a", incarnation="a.1", place="here")
 
     def saw(self, view: View) -> None:
         return
@@ -53,7 +53,7 @@ class StubNode:
     def require(self, required: frozenset[int]) -> None:
         return
 
-    def followers(self) -> Mapping[int, Follower]:
+    def followers(self) -> Mapping[int, FollowerState]:
         return {}
 
     def log_end(self) -> int:
@@ -65,8 +65,8 @@ class StubNode:
     def open_writes(self) -> None:
         return
 
-    def health(self, limit_s: float) -> Health:
-        return Health()
+    def health(self, limit_s: float) -> MasterHealth:
+        return MasterHealth()
 
 
 class Running:
@@ -202,7 +202,7 @@ def test_the_report_says_that_the_engine_is_away_and_counts_the_renewals_that_fa
 def test_a_history_that_cannot_be_read_does_not_stop_elections(caplog: pytest.LogCaptureFixture) -> None:
     async def check() -> None:
         running = Running()
-        planted = Transaction(what=Change.ORDER, puts={history_key(2_000_000_000): b"no history"})
+        planted = Transaction(what=ChangeKind.ORDER, puts={history_key(2_000_000_000): b"no history"})
         ModelSession(running.engine, 1000).commit(planted)
         await running.until_it_leads()
         await until(lambda: "the history of masters cannot be read" in caplog.text)

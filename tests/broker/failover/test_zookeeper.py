@@ -23,7 +23,7 @@ from penstock.broker.failover.dcs import (
     LEADER,
     STATE,
     BadEngine,
-    Change,
+    ChangeKind,
     Committed,
     EngineAway,
     Leader,
@@ -47,13 +47,13 @@ pytestmark = pytest.mark.zookeeper
 _STATE = State(epoch=1, master=1, sync=(1,), ids={"a": 1}, next_id=2)
 _LEADER = Leader(id=1, epoch=1, incarnation="a").to_bytes()
 _FOUND = Transaction(
-    what=Change.BOOTSTRAP,
+    what=ChangeKind.BOOTSTRAP,
     expected={STATE: 0},
     puts={STATE: _STATE.to_bytes(), LEADER: _LEADER},
     leased=frozenset({LEADER}),
 )
-_ELECT = Transaction(what=Change.ELECT, puts={LEADER: _LEADER}, leased=frozenset({LEADER}))
-_RESIGN = Transaction(what=Change.RESIGN, deletes=frozenset({LEADER}))
+_ELECT = Transaction(what=ChangeKind.ELECT, puts={LEADER: _LEADER}, leased=frozenset({LEADER}))
+_RESIGN = Transaction(what=ChangeKind.RESIGN, deletes=frozenset({LEADER}))
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_a_node_that_is_made_again_is_not_taken_for_the_old_one(node: ZookeeperN
         assert isinstance(late, Late)
         late.meanwhile = lambda: (other.commit(_RESIGN), other.commit(_ELECT))
         take_over = Transaction(
-            what=Change.TAKE_OVER, expected={LEADER: version}, puts={LEADER: _LEADER}, leased=frozenset({LEADER})
+            what=ChangeKind.TAKE_OVER, expected={LEADER: version}, puts={LEADER: _LEADER}, leased=frozenset({LEADER})
         )
         assert isinstance(late.commit(take_over), NotExpected)
         assert other.view().leader_is_mine
@@ -165,7 +165,9 @@ def test_a_key_that_vanishes_with_its_session_meanwhile_is_not_the_expected_one(
         view = late.view()
         assert isinstance(late, Late)
         late.meanwhile = other.release
-        pause = Transaction(what=Change.PAUSE, expected={LEADER: view.leader_version}, puts={STATE: _STATE.to_bytes()})
+        pause = Transaction(
+            what=ChangeKind.PAUSE, expected={LEADER: view.leader_version}, puts={STATE: _STATE.to_bytes()}
+        )
         assert isinstance(late.commit(pause), NotExpected)
         assert late.view().state_version == view.state_version
 
@@ -173,7 +175,7 @@ def test_a_key_that_vanishes_with_its_session_meanwhile_is_not_the_expected_one(
 def test_what_expects_nothing_is_carried_out_whoever_is_faster(node: ZookeeperNode, prefix: str) -> None:
     key = member_key(1)
     publish = Transaction(
-        what=Change.PUBLISH,
+        what=ChangeKind.PUBLISH,
         puts={key: Member(replica="a", incarnation="a.1").to_bytes()},
         leased=frozenset({key}),
     )
@@ -311,12 +313,12 @@ def test_the_deadline_counts_from_the_renewal_before_the_last(node: ZookeeperNod
 _SLEEPER = """
 import sys
 from penstock.broker.failover.dcs import boot_time
-from penstock.broker.failover.lease import Health, LeaseThread
+from penstock.broker.failover.lease import LeaseThread, MasterHealth
 from penstock.broker.failover.zookeeper import ZookeeperNodes, ZookeeperSession
 from broker.failover.test_zookeeper import _FOUND
 session = ZookeeperSession(ZookeeperNodes(addresses=[("127.0.0.1", int(sys.argv[1]))]), sys.argv[2], 2)
 session.commit(_FOUND)
-lease = LeaseThread(session, Health, lambda why: print(why, flush=True))
+lease = LeaseThread(session, MasterHealth, lambda why: print(why, flush=True))
 lease.start()
 print("leads", flush=True)
 sys.stdin.readline()

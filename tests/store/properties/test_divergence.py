@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from penstock.store.replication.divergence import Common, History, find_common
+from penstock.store.replication.divergence import Common, LogHistory, find_common
 from penstock.store.replication.epochs import Entries, EpochEntry, begun, without_tail
 
 Write = tuple[int, int]
@@ -31,15 +31,15 @@ class Replica:
     masters_epoch: int = 0
     """The epoch of which it takes itself for the master; 0 if it knows that it is none."""
 
-    def history(self) -> History:
-        return History(self.entries, 0, len(self.log))
+    def history(self) -> LogHistory:
+        return LogHistory(self.entries, 0, len(self.log))
 
 
 @dataclass
 class Rules:
     """The rules that a test may break."""
 
-    find: Callable[[History, History], Common] = find_common
+    find: Callable[[LogHistory, LogHistory], Common] = find_common
     begin: Callable[[Entries, int, int], Entries] = begun
     acknowledged: Callable[[list[int]], int] = min
     """From the reports of the set, up to where the log is acknowledged."""
@@ -199,25 +199,27 @@ def entries(*pairs: tuple[int, int]) -> Entries:
 
 
 def test_an_old_master_with_a_tail_is_cut_where_the_new_epoch_begins() -> None:
-    own = History(entries((1, 0), (2, 500)), 0, 1700)
-    masters = History(entries((1, 0), (2, 500), (3, 1500)), 0, 1900)
+    own = LogHistory(entries((1, 0), (2, 500)), 0, 1700)
+    masters = LogHistory(entries((1, 0), (2, 500), (3, 1500)), 0, 1900)
     assert find_common(own, masters) == Common(1500, is_proved=True)
 
 
 def test_a_slave_that_is_only_behind_cuts_nothing() -> None:
     both = entries((1, 0), (2, 500))
-    assert find_common(History(both, 0, 700), History(both, 0, 900)) == Common(700, is_proved=True)
-    assert find_common(History(both, 0, 200), History(both, 0, 900)) == Common(200, is_proved=True), "behind its epochs"
+    assert find_common(LogHistory(both, 0, 700), LogHistory(both, 0, 900)) == Common(700, is_proved=True)
+    assert find_common(LogHistory(both, 0, 200), LogHistory(both, 0, 900)) == Common(200, is_proved=True), (
+        "behind its epochs"
+    )
 
 
 def test_a_master_that_lost_its_unsynced_tail_and_began_again_is_followed_from_there() -> None:
-    own = History(entries((1, 0)), 0, 900)
-    masters = History(entries((1, 0), (2, 700)), 0, 5000)
+    own = LogHistory(entries((1, 0)), 0, 900)
+    masters = LogHistory(entries((1, 0), (2, 700)), 0, 5000)
     assert find_common(own, masters) == Common(700, is_proved=True)
 
 
 def test_without_a_common_epoch_only_what_is_older_than_epochs_may_be_the_same() -> None:
-    masters = History(entries((1, 1000)), 0, 2000)
-    assert find_common(History((), 0, 900), masters) == Common(900, is_proved=False), "a slave of before"
-    assert find_common(History(entries((2, 900)), 0, 1500), masters) == Common(900, is_proved=False)
-    assert find_common(History(entries((5, 0)), 0, 1500), masters) == Common(0, is_proved=False), "a stranger"
+    masters = LogHistory(entries((1, 1000)), 0, 2000)
+    assert find_common(LogHistory((), 0, 900), masters) == Common(900, is_proved=False), "a slave of before"
+    assert find_common(LogHistory(entries((2, 900)), 0, 1500), masters) == Common(900, is_proved=False)
+    assert find_common(LogHistory(entries((5, 0)), 0, 1500), masters) == Common(0, is_proved=False), "a stranger"

@@ -204,7 +204,7 @@ _JAVA_CLASSES: Final = {
 
 
 class MinuteOfLatencies:
-    """The puts of the current minute by RocketMQ's latency classes. RocketMQ begins anew every minute, too."""
+    """The puts of the current minute by RocketMQ's latency classes. RocketMQ starts from zero every minute, too."""
 
     def __init__(self) -> None:
         self._before: Mapping[str, int] = {}

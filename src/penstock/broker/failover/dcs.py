@@ -4,8 +4,8 @@
     state          State: epoch, master, sync set, ids, ...                                no
     leader         Leader: which process is the master                                     yes
     members/<id>   Member: a running replica                                               yes
-    request        Request: an operator's order                                            no
-    history/<n>    History: how epoch n began; the last HISTORY_LIMIT of them              no
+    request        Order: an operator's order                                              no
+    history/<n>    Mastership: how epoch n began; the last HISTORY_LIMIT of them           no
 
 `Session` is one lease of one process. `view` is a linearizable read of everything but the history. `commit` carries out
 one `Transaction` as a whole or not at all. `Unknown` is an outcome of its own: the transaction may have been carried
@@ -144,7 +144,7 @@ class Member(_Value, frozen=True, kw_only=True, rename="camel"):
     """Why it cannot be elected, or what it waits for; empty if all is well."""
 
 
-class Request(_Value, frozen=True, kw_only=True, rename="camel"):
+class Order(_Value, frozen=True, kw_only=True, rename="camel"):
     """An operator's order to the master: hand over to another replica."""
 
     id: Text
@@ -154,7 +154,7 @@ class Request(_Value, frozen=True, kw_only=True, rename="camel"):
     since: Offset = 0
 
 
-class History(_Value, frozen=True, kw_only=True, rename="camel"):
+class Mastership(_Value, frozen=True, kw_only=True, rename="camel"):
     """How an epoch began."""
 
     epoch: Epoch
@@ -172,7 +172,7 @@ V = TypeVar("V", bound=_Value)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KeyValue:
     """A key's value in the engine."""
 
     value: bytes
@@ -196,11 +196,11 @@ class View:
     members: Mapping[int, Member] = field(default_factory=dict)
     own_members: frozenset[int] = frozenset()
     """The ids whose member key is on this session's lease."""
-    request: Request | None = None
+    request: Order | None = None
     request_version: int = ABSENT
 
     @classmethod
-    def of(cls, revision: int, entries: Mapping[str, Entry]) -> View:
+    def of(cls, revision: int, entries: Mapping[str, KeyValue]) -> View:
         """Returns the view of these keys, without the prefix. Unknown keys are ignored. Raises BadEngine."""
         state, leader, request = entries.get(STATE), entries.get(LEADER), entries.get(REQUEST)
         members: dict[int, Member] = {}
@@ -220,7 +220,7 @@ class View:
             leader_is_mine=leader is not None and leader.is_mine,
             members=members,
             own_members=frozenset(own),
-            request=None if request is None else _decode(REQUEST, request, Request),
+            request=None if request is None else _decode(REQUEST, request, Order),
             request_version=ABSENT if request is None else request.version,
         )
         if view.state is not None:
@@ -228,7 +228,7 @@ class View:
         return view
 
 
-def _decode(key: str, entry: Entry, kind: type[V]) -> V:
+def _decode(key: str, entry: KeyValue, kind: type[V]) -> V:
     if len(entry.value) > MAX_VALUE:
         raise BadEngine(f"the key {key} has {len(entry.value)} bytes, more than {MAX_VALUE}; remove what wrote it")
     try:
@@ -237,9 +237,9 @@ def _decode(key: str, entry: Entry, kind: type[V]) -> V:
         raise BadEngine(f"the key {key} is not what a broker of this version writes: {error}") from None
 
 
-def decode_history(key: str, value: bytes) -> History:
+def decode_history(key: str, value: bytes) -> Mastership:
     """Returns the value of a key of the history. Raises BadEngine."""
-    return _decode(key, Entry(value, ABSENT), History)
+    return _decode(key, KeyValue(value, ABSENT), Mastership)
 
 
 def _check(state: State) -> None:
@@ -261,7 +261,7 @@ def _check(state: State) -> None:
 # -- transactions ----------------------------------------------------------------------------------------------------
 
 
-class Change(StrEnum):
+class ChangeKind(StrEnum):
     """What a transaction is for."""
 
     BOOTSTRAP = "bootstrap"
@@ -286,7 +286,7 @@ class Change(StrEnum):
 class Transaction:
     """Changes of several keys, carried out together if all expectations hold."""
 
-    what: Change
+    what: ChangeKind
     expected: Mapping[str, int] = field(default_factory=dict)
     """The versions that keys must have; ABSENT for keys that must not exist."""
     mine: bool = False
@@ -341,7 +341,7 @@ class Session(Protocol):
     def commit(self, transaction: Transaction) -> Outcome:
         """Carries out a transaction. Raises BadEngine."""
 
-    def history(self, limit: int) -> list[History]:
+    def history(self, limit: int) -> list[Mastership]:
         """Reads the newest entries of the history, newest first. Raises EngineAway or BadEngine."""
 
     def wait(self, seconds: float) -> None:

@@ -36,8 +36,8 @@ from penstock.broker.failover.dcs import (
     BadEngine,
     Committed,
     EngineAway,
-    Entry,
-    History,
+    KeyValue,
+    Mastership,
     NotExpected,
     Outcome,
     Transaction,
@@ -431,7 +431,7 @@ class EtcdSession:
         view = self._view(answer.header, ranges[0])
         return Committed(view) if answer.succeeded else NotExpected(view)
 
-    def history(self, limit: int) -> list[History]:
+    def history(self, limit: int) -> list[Mastership]:
         begin = self._prefix + HISTORY
         request = {
             "key": _text(begin.encode()),
@@ -509,7 +509,7 @@ class EtcdSession:
     def _view(self, header: _Header | None, answer: _Range) -> View:
         prefix = self._prefix.encode()
         entries = {
-            each.key.removeprefix(prefix).decode("utf-8", "replace"): Entry(
+            each.key.removeprefix(prefix).decode("utf-8", "replace"): KeyValue(
                 each.value, each.mod_revision, self._lease != 0 and each.lease == self._lease
             )
             for each in answer.kvs

@@ -16,7 +16,7 @@ from math import inf
 from typing import Final, Protocol
 
 from penstock.broker.failover.dcs import (
-    Change,
+    ChangeKind,
     Committed,
     Leader,
     Session,
@@ -24,8 +24,8 @@ from penstock.broker.failover.dcs import (
     View,
     boot_time,
 )
-from penstock.broker.failover.rules import Decision, Part, Replica, decide
-from penstock.broker.failover.sync_set import Follower, SyncSet
+from penstock.broker.failover.rules import Decision, Part, ReplicaState, decide
+from penstock.broker.failover.sync_set import FollowerState, SyncSet
 
 log = logging.getLogger("penstock.failover")
 
@@ -35,7 +35,7 @@ _SOON_S: Final = 0.02
 class Node(Protocol):
     """The broker process that a keeper directs. Each call blocks until its effect is there."""
 
-    def describe(self) -> Replica:
+    def describe(self) -> ReplicaState:
         """Returns what the process knows of itself; the keeper adds its part."""
 
     def saw(self, view: View) -> None:
@@ -56,7 +56,7 @@ class Node(Protocol):
     def require(self, required: frozenset[int]) -> None:
         """Exchanges the required replicas of a master."""
 
-    def followers(self) -> Mapping[int, Follower]:
+    def followers(self) -> Mapping[int, FollowerState]:
         """Returns the replicas that follow this master in its epoch, by id."""
 
     def log_end(self) -> int:
@@ -132,10 +132,10 @@ class Keeper:
         self._play(decision, view, me)
         if decision.transaction is not None and self.part is decision.part:
             self._attempt(decision)
-            return _SOON_S if decision.transaction.what is not Change.PUBLISH else decision.again_s
+            return _SOON_S if decision.transaction.what is not ChangeKind.PUBLISH else decision.again_s
         return _SOON_S if me.part is not self.part else decision.again_s
 
-    def _update_set(self, view: View, lag_s: float) -> Mapping[int, Follower]:
+    def _update_set(self, view: View, lag_s: float) -> Mapping[int, FollowerState]:
         """Has the right replicas required, before anything is written about them. Returns the followers."""
         if self.sync_set is None:
             return {}
@@ -151,7 +151,7 @@ class Keeper:
 
     # -- parts -----------------------------------------------------------------------------------------------
 
-    def _play(self, decision: Decision, view: View, me: Replica) -> None:
+    def _play(self, decision: Decision, view: View, me: ReplicaState) -> None:
         """Takes on the part of a decision."""
         self.why = decision.why
         part, is_new = decision.part, decision.part is not self.part or decision.epoch != self.part_epoch
@@ -204,10 +204,10 @@ class Keeper:
         if decision.sync_set is not None and self.sync_set is not None:
             self._require(self.sync_set.attempt(decision.sync_set))
         outcome = self._session.commit(transaction)
-        if transaction.what is Change.PUBLISH and isinstance(outcome, Committed):
+        if transaction.what is ChangeKind.PUBLISH and isinstance(outcome, Committed):
             self._published_at = self._clock()
             return
-        if transaction.what in (Change.HAND_OVER, Change.RESIGN) and isinstance(outcome, Committed):
+        if transaction.what in (ChangeKind.HAND_OVER, ChangeKind.RESIGN) and isinstance(outcome, Committed):
             self.has_resigned = self._is_stopping
         if isinstance(outcome, Unknown):
             log.warning("%s: no answer, so it is read again: %s", transaction.what, outcome.why)

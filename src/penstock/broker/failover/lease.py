@@ -22,7 +22,7 @@ _RENEWALS: Final = 5
 """Renewals within one time to live."""
 
 
-class Health(NamedTuple):
+class MasterHealth(NamedTuple):
     """Whether a broker may stay master."""
 
     why_not: str = ""
@@ -37,7 +37,7 @@ class LeaseThread:
     def __init__(
         self,
         session: Session,
-        health: Callable[[], Health],
+        health: Callable[[], MasterHealth],
         on_end: Callable[[str], object],
         clock: Callable[[], float] = boot_time,
     ) -> None:

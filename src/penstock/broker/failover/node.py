@@ -25,11 +25,11 @@ from penstock import __version__
 from penstock.broker.broker import Broker
 from penstock.broker.failover.configuration import acks_of, limits_of
 from penstock.broker.failover.dcs import ABSENT, Acks, Leader, View, boot_time
-from penstock.broker.failover.lease import Health
+from penstock.broker.failover.lease import MasterHealth
 from penstock.broker.failover.membership import Membership
 from penstock.broker.failover.role_commands import RoleChange
-from penstock.broker.failover.rules import Failsafe, Replica, may_write
-from penstock.broker.failover.sync_set import Follower
+from penstock.broker.failover.rules import Failsafe, ReplicaState, may_write
+from penstock.broker.failover.sync_set import FollowerState
 from penstock.broker.replication.replication import LOOPBACK
 from penstock.broker.settings import BrokerSettings
 from penstock.clock import now_ms
@@ -112,9 +112,9 @@ class BrokerNode:
 
     # -- what the keeper calls -------------------------------------------------------------------------------
 
-    def describe(self) -> Replica:
+    def describe(self) -> ReplicaState:
         store, broker = self._store, self._host.settings
-        return Replica(
+        return ReplicaState(
             name=self._name,
             incarnation=self._incarnation,
             place=f"{platform.node()}:{store.layout.root.absolute()}",
@@ -166,7 +166,7 @@ class BrokerNode:
         if self._host.settings.all_ack_in_sync_state_set:
             self._store.require_replicas(required - {self._id})
 
-    def followers(self) -> Mapping[int, Follower]:
+    def followers(self) -> Mapping[int, FollowerState]:
         return self._call(self._followers())
 
     def log_end(self) -> int:
@@ -292,13 +292,13 @@ class BrokerNode:
 
     # -- leading ----------------------------------------------------------------------------------------------
 
-    async def _followers(self) -> Mapping[int, Follower]:
+    async def _followers(self) -> Mapping[int, FollowerState]:
         broker, end = self.broker, self._store.watermarks.stored
         if broker is None:
             return {}
         reports = self._store.watermarks.reports
         return {
-            each.replica_id: Follower(
+            each.replica_id: FollowerState(
                 offset=reports.get(each.replica_id, 0),
                 behind_s=each.behind_s,
                 is_near=end - reports.get(each.replica_id, 0) < _NEAR_BYTES,
@@ -342,20 +342,20 @@ class BrokerNode:
     def _ping(self) -> None:
         self._pinged_at = boot_time()
 
-    def health(self, limit_s: float) -> Health:
+    def health(self, limit_s: float) -> MasterHealth:
         """Returns whether this broker may be the master. `limit_s` is how long its loop may be silent."""
         store = self._store
         if store.watermarks.failure is not None:
-            return Health(store.watermarks.failure, is_final=True)
+            return MasterHealth(store.watermarks.failure, is_final=True)
         if store.dead_threads:
-            return Health(f"threads of the store have ended: {', '.join(store.dead_threads)}", is_final=True)
+            return MasterHealth(f"threads of the store have ended: {', '.join(store.dead_threads)}", is_final=True)
         if store.flags.bits & ~StoreFault.DISK_FULL and self.broker is not None and self._epoch:
-            return Health("the store refuses messages")
+            return MasterHealth("the store refuses messages")
         if self.broker is not None and boot_time() - self._pinged_at > limit_s:
-            return Health(f"the broker's loop has not turned for {boot_time() - self._pinged_at:.1f} s")
+            return MasterHealth(f"the broker's loop has not turned for {boot_time() - self._pinged_at:.1f} s")
         if (seconds := store.watermarks.sync_seconds) > limit_s:
-            return Health(f"a sync of the log has taken {seconds:.1f} s so far")
-        return Health()
+            return MasterHealth(f"a sync of the log has taken {seconds:.1f} s so far")
+        return MasterHealth()
 
     def _on_lost_master(self) -> None:
         """The connection to the master has ended: if its process has, too, there is no need to wait for its lease."""

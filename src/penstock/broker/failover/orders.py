@@ -1,7 +1,7 @@
 """What an operator changes in the engine: each order is one transaction, made from a view. Pure.
 
 An order that contradicts the view raises BadOrder and changes nothing. `force` is the only one that can lose
-acknowledged messages, and says so to whoever confirms it.
+acknowledged messages, and says so to the person who confirms it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from penstock.broker.failover.dcs import (
     LEADER,
     REQUEST,
     STATE,
-    Change,
-    History,
-    Request,
+    ChangeKind,
+    Mastership,
+    Order,
     State,
     Transaction,
     View,
@@ -43,9 +43,9 @@ def switch_over(view: View, to: int, name: str, wall_ms: int) -> Transaction:
     if (to and to not in others) or not others:
         which = f"replica {to} is" if to else "no other replica is"
         raise BadOrder(f"{which} in the sync set {list(state.sync)}, so it may lack acknowledged messages")
-    request = Request(id=name, to=to, since=wall_ms)
+    request = Order(id=name, to=to, since=wall_ms)
     return Transaction(
-        what=Change.ORDER, expected={STATE: view.state_version, REQUEST: 0}, puts={REQUEST: request.to_bytes()}
+        what=ChangeKind.ORDER, expected={STATE: view.state_version, REQUEST: 0}, puts={REQUEST: request.to_bytes()}
     )
 
 
@@ -59,9 +59,9 @@ def force(view: View, to: int, wall_ms: int) -> Transaction:
     forced = msgspec.structs.replace(
         state, epoch=epoch, master=to, sync=(to,), since=wall_ms, why=why, forced=epoch, successor=to, paused=False
     )
-    entry = History(epoch=epoch, master=to, since=wall_ms, why=why, sync=state.sync, forced=True)
+    entry = Mastership(epoch=epoch, master=to, since=wall_ms, why=why, sync=state.sync, forced=True)
     return Transaction(
-        what=Change.FORCE,
+        what=ChangeKind.FORCE,
         expected={STATE: view.state_version},
         puts={STATE: forced.to_bytes(), history_key(epoch): entry.to_bytes()},
         deletes=frozenset({LEADER, REQUEST}),
@@ -74,7 +74,7 @@ def pause(view: View, *, paused: bool) -> Transaction:
     if state.paused == paused:
         raise BadOrder(f"elections are {'paused' if paused else 'on'} already")
     changed = msgspec.structs.replace(state, paused=paused)
-    return Transaction(what=Change.PAUSE, expected={STATE: view.state_version}, puts={STATE: changed.to_bytes()})
+    return Transaction(what=ChangeKind.PAUSE, expected={STATE: view.state_version}, puts={STATE: changed.to_bytes()})
 
 
 def forget(view: View, replica_id: int) -> Transaction:
@@ -89,7 +89,7 @@ def forget(view: View, replica_id: int) -> Transaction:
     ids = {name: each for name, each in state.ids.items() if each != replica_id}
     changed = msgspec.structs.replace(state, ids=ids)
     return Transaction(
-        what=Change.FORGET,
+        what=ChangeKind.FORGET,
         expected={STATE: view.state_version, member_key(replica_id): 0},
         puts={STATE: changed.to_bytes()},
     )

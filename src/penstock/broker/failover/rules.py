@@ -34,9 +34,9 @@ from penstock.broker.failover.dcs import (
     REQUEST,
     STATE,
     Acks,
-    Change,
-    History,
+    ChangeKind,
     Leader,
+    Mastership,
     Member,
     State,
     Transaction,
@@ -44,7 +44,7 @@ from penstock.broker.failover.dcs import (
     history_key,
     member_key,
 )
-from penstock.broker.failover.sync_set import Follower, SyncSet
+from penstock.broker.failover.sync_set import FollowerState, SyncSet
 
 RANK_S: Final = 0.05
 """Seconds that a candidate waits for each one that goes before it."""
@@ -83,7 +83,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class ReplicaState:
     """What a replica knows of itself."""
 
     name: str
@@ -125,7 +125,7 @@ class Replica:
     """Since when it refuses writes in order to hand over."""
     published_at: float = -inf
     """When it last wrote its member key."""
-    followers: Mapping[int, Follower] = field(default_factory=dict)
+    followers: Mapping[int, FollowerState] = field(default_factory=dict)
     sync_set: SyncSet | None = None
     """Of a master."""
     wall_ms: int = 0
@@ -169,7 +169,7 @@ class Decision:
     """Seconds after which to decide again, if nothing changes before."""
 
 
-def decide(view: View, me: Replica, now: float) -> Decision:
+def decide(view: View, me: ReplicaState, now: float) -> Decision:
     """Returns what the replica `me` does next. `now` is by the clock of `me`'s times."""
     state = view.state
     if state is None:
@@ -185,18 +185,18 @@ def decide(view: View, me: Replica, now: float) -> Decision:
     if leader is None and _may_regain_soon(state, me, now):
         return Decision(part=Part.FOLLOW, epoch=state.epoch, again_s=me.leaderless_since + REGAIN_S - now)
     if leader is None:
-        return _stand(view, state, me, my_id, now, Change.ELECT, "the last master's lease has ended")
+        return _stand(view, state, me, my_id, now, ChangeKind.ELECT, "the last master's lease has ended")
     if view.leader_is_mine:
         if (leader.id, leader.epoch, state.master) == (my_id, state.epoch, my_id):
             return _lead(view, state, me, my_id, now)
         return Decision(part=Part.WAIT, why="its leadership is void", transaction=_resign(view))
     if leader.id == my_id:
-        return _stand(view, state, me, my_id, now, Change.RESTART, "the master's process was started again")
+        return _stand(view, state, me, my_id, now, ChangeKind.RESTART, "the master's process was started again")
     if leader.epoch != state.epoch:
-        return _stand(view, state, me, my_id, now, Change.TAKE_OVER, "the master's leadership is void")
+        return _stand(view, state, me, my_id, now, ChangeKind.TAKE_OVER, "the master's leadership is void")
     is_dead = me.dead_leader == view.leader_version and me.is_fast and state.acks is Acks.ALL
     if is_dead and _why_not(state, me, my_id) == "":
-        return _stand(view, state, me, my_id, now, Change.TAKE_OVER, "the master's process has ended")
+        return _stand(view, state, me, my_id, now, ChangeKind.TAKE_OVER, "the master's process has ended")
     publish = _publish(view, me, my_id, Part.FOLLOW, "", now)
     return Decision(part=Part.FOLLOW, epoch=state.epoch, transaction=publish, again_s=me.limits.publish_s)
 
@@ -204,7 +204,7 @@ def decide(view: View, me: Replica, now: float) -> Decision:
 # -- becoming a member -----------------------------------------------------------------------------------------------
 
 
-def _found(me: Replica) -> Decision:
+def _found(me: ReplicaState) -> Decision:
     """The engine holds nothing: the first replica founds the set."""
     if me.was_member:
         why = (
@@ -226,10 +226,10 @@ def _found(me: Replica) -> Decision:
         why="the first replica",
         acks=me.acks,
     )
-    return Decision(part=Part.STAND, transaction=_begin_epoch(Change.BOOTSTRAP, View(), state, me, 1))
+    return Decision(part=Part.STAND, transaction=_begin_epoch(ChangeKind.BOOTSTRAP, View(), state, me, 1))
 
 
-def _join(view: View, state: State, me: Replica) -> Decision:
+def _join(view: View, state: State, me: ReplicaState) -> Decision:
     if me.end > 0 and me.epoch == 0:
         why = (
             "this store has messages, and the set was founded without it; move them aside, or found the set with this "
@@ -240,11 +240,13 @@ def _join(view: View, state: State, me: Replica) -> Decision:
         why = f"the set has {MAX_REPLICAS} replicas; remove those that are gone with `penstock cluster forget`"
         return Decision(part=Part.WAIT, why=why)
     joined = msgspec.structs.replace(state, ids={**state.ids, me.name: state.next_id}, next_id=state.next_id + 1)
-    transaction = Transaction(what=Change.JOIN, expected={STATE: view.state_version}, puts={STATE: joined.to_bytes()})
+    transaction = Transaction(
+        what=ChangeKind.JOIN, expected={STATE: view.state_version}, puts={STATE: joined.to_bytes()}
+    )
     return Decision(part=Part.WAIT, why="joins the set", transaction=transaction)
 
 
-def _contradiction(view: View, state: State, me: Replica, my_id: int) -> str:
+def _contradiction(view: View, state: State, me: ReplicaState, my_id: int) -> str:
     """Returns why this replica may neither follow nor lead; empty if it may."""
     if me.epoch > state.epoch:
         return (
@@ -261,7 +263,7 @@ def _contradiction(view: View, state: State, me: Replica, my_id: int) -> str:
     return ""
 
 
-def _wait(view: View, me: Replica, my_id: int, now: float, why: str) -> Decision:
+def _wait(view: View, me: ReplicaState, my_id: int, now: float, why: str) -> Decision:
     transaction = _resign(view) if view.leader_is_mine else None
     other = view.members.get(my_id)
     if transaction is None and (other is None or other.place == me.place):
@@ -269,7 +271,7 @@ def _wait(view: View, me: Replica, my_id: int, now: float, why: str) -> Decision
     return Decision(part=Part.WAIT, why=why, transaction=transaction, again_s=me.limits.publish_s)
 
 
-def _publish(view: View, me: Replica, my_id: int, part: Part, why: str, now: float) -> Transaction | None:
+def _publish(view: View, me: ReplicaState, my_id: int, part: Part, why: str, now: float) -> Transaction | None:
     """Returns the write of this replica's member key, if the engine's is not as it should be."""
     member, published = me.member(part, why), view.members.get(my_id)
     if published is not None and my_id in view.own_members:
@@ -277,13 +279,13 @@ def _publish(view: View, me: Replica, my_id: int, part: Part, why: str, now: flo
         if (msgspec.structs.replace(published, end=member.end) if is_recent else published) == member:
             return None
     key = member_key(my_id)
-    return Transaction(what=Change.PUBLISH, puts={key: member.to_bytes()}, leased=frozenset({key}))
+    return Transaction(what=ChangeKind.PUBLISH, puts={key: member.to_bytes()}, leased=frozenset({key}))
 
 
 # -- elections -------------------------------------------------------------------------------------------------------
 
 
-def _why_not(state: State, me: Replica, my_id: int) -> str:
+def _why_not(state: State, me: ReplicaState, my_id: int) -> str:
     """Returns why this replica may not be elected; empty if it may."""
     if my_id not in state.sync:
         return f"it is not in the sync set {list(state.sync)}: it may lack acknowledged messages"
@@ -296,11 +298,11 @@ def _why_not(state: State, me: Replica, my_id: int) -> str:
     return "it is stopping" if me.is_stopping else ""
 
 
-def _stand(view: View, state: State, me: Replica, my_id: int, now: float, what: Change, why: str) -> Decision:
+def _stand(view: View, state: State, me: ReplicaState, my_id: int, now: float, what: ChangeKind, why: str) -> Decision:
     """Stands for election: stops following, lets those with longer logs go first, then attempts `what`."""
     if (problem := _why_not(state, me, my_id)) != "":
         return _wait(view, me, my_id, now, f"there is no master, and this replica cannot be elected: {problem}")
-    if what is Change.RESTART and me.is_tainted:
+    if what is ChangeKind.RESTART and me.is_tainted:
         why = "it may have lost messages with the machine's memory, so the other replicas go first"
         return _wait(view, me, my_id, now, why)
     if me.part is not Part.STAND:
@@ -322,7 +324,7 @@ def _stand(view: View, state: State, me: Replica, my_id: int, now: float, what: 
     return Decision(part=Part.STAND, why=why, transaction=_begin_epoch(what, view, elected, me, my_id))
 
 
-def _may_regain(view: View, state: State, me: Replica, my_id: int) -> bool:
+def _may_regain(view: View, state: State, me: ReplicaState, my_id: int) -> bool:
     """Whether this process leads the present epoch, and only its leader key is gone or on a lease that ends."""
     if me.part is not Part.LEAD or me.part_epoch != state.epoch or state.master != my_id or view.leader_is_mine:
         return False
@@ -330,34 +332,34 @@ def _may_regain(view: View, state: State, me: Replica, my_id: int) -> bool:
     return is_own and not state.successor and _why_not(state, me, my_id) == ""
 
 
-def _may_regain_soon(state: State, me: Replica, now: float) -> bool:
+def _may_regain_soon(state: State, me: ReplicaState, now: float) -> bool:
     """Whether the master that this replica follows lives, and may be about to regain its leadership."""
     is_followed = me.part is Part.FOLLOW and me.part_epoch == state.epoch and me.hears_master
     return is_followed and not state.successor and now < me.leaderless_since + REGAIN_S
 
 
-def _regain(view: View, state: State, me: Replica, my_id: int) -> Transaction:
+def _regain(view: View, state: State, me: ReplicaState, my_id: int) -> Transaction:
     return Transaction(
-        what=Change.REGAIN,
+        what=ChangeKind.REGAIN,
         expected={STATE: view.state_version, LEADER: view.leader_version},
         puts={LEADER: _leader(state, me, my_id).to_bytes()},
         leased=frozenset({LEADER}),
     )
 
 
-def _leader(state: State, me: Replica, my_id: int) -> Leader:
+def _leader(state: State, me: ReplicaState, my_id: int) -> Leader:
     return Leader(id=my_id, epoch=state.epoch, incarnation=me.incarnation, address=me.address, ha_address=me.ha_address)
 
 
-def _delay(view: View, state: State, me: Replica, my_id: int, what: Change) -> float:
+def _delay(view: View, state: State, me: ReplicaState, my_id: int, what: ChangeKind) -> float:
     """Returns how long this replica stands before it attempts to be elected."""
-    gone = view.leader.id if view.leader is not None and what is Change.TAKE_OVER else 0
+    gone = view.leader.id if view.leader is not None and what is ChangeKind.TAKE_OVER else 0
     others = {
         each: member
         for each, member in view.members.items()
         if each in state.sync and each not in (my_id, gone) and not member.learner and not member.why
     }
-    if state.successor == my_id or what is Change.RESTART:
+    if state.successor == my_id or what is ChangeKind.RESTART:
         return 0.0
     if state.successor in others:
         return SUCCESSOR_S
@@ -369,10 +371,10 @@ def _delay(view: View, state: State, me: Replica, my_id: int, what: Change) -> f
     return patience + (RANK_S * (rank + 1) if others else 0.0)
 
 
-def _begin_epoch(what: Change, view: View, state: State, me: Replica, my_id: int) -> Transaction:
+def _begin_epoch(what: ChangeKind, view: View, state: State, me: ReplicaState, my_id: int) -> Transaction:
     """Returns the transaction that makes this replica the master of the epoch in `state`."""
     former = () if view.state is None else view.state.sync
-    entry = History(epoch=state.epoch, master=my_id, since=state.since, why=state.why, start=me.end, sync=former)
+    entry = Mastership(epoch=state.epoch, master=my_id, since=state.since, why=state.why, start=me.end, sync=former)
     forgotten = state.epoch - HISTORY_LIMIT
     return Transaction(
         what=what,
@@ -390,14 +392,14 @@ def _begin_epoch(what: Change, view: View, state: State, me: Replica, my_id: int
 # -- leading ---------------------------------------------------------------------------------------------------------
 
 
-def _lead(view: View, state: State, me: Replica, my_id: int, now: float) -> Decision:
+def _lead(view: View, state: State, me: ReplicaState, my_id: int, now: float) -> Decision:
     if me.part is not Part.LEAD or me.part_epoch != state.epoch or me.sync_set is None:
         return Decision(part=Part.LEAD, epoch=state.epoch)
     if me.is_stopping or view.request is not None:
         return _hand_over(view, state, me, my_id, now)
     wanted = me.sync_set.next_set(me.followers, me.limits.lag_s)
     if wanted is not None:
-        what = Change.EXPAND if wanted - me.sync_set.members else Change.SHRINK
+        what = ChangeKind.EXPAND if wanted - me.sync_set.members else ChangeKind.SHRINK
         changed = msgspec.structs.replace(state, sync=tuple(sorted(wanted)))
         transaction = Transaction(
             what=what, expected={STATE: view.state_version}, mine=True, puts={STATE: changed.to_bytes()}
@@ -408,7 +410,7 @@ def _lead(view: View, state: State, me: Replica, my_id: int, now: float) -> Deci
     return Decision(part=Part.LEAD, epoch=state.epoch, transaction=publish, again_s=again_s)
 
 
-def _hand_over(view: View, state: State, me: Replica, my_id: int, now: float) -> Decision:
+def _hand_over(view: View, state: State, me: ReplicaState, my_id: int, now: float) -> Decision:
     """Hands over to a member of the set: refuses writes, waits until it has everything, and gives up the leadership."""
     asked = 0 if view.request is None else view.request.to
     others = {each: me.followers[each] for each in state.sync if each != my_id and each in me.followers}
@@ -421,13 +423,15 @@ def _hand_over(view: View, state: State, me: Replica, my_id: int, now: float) ->
         if me.is_stopping:
             why = "the master stops, and no other replica has every message"
             return Decision(part=Part.LEAD, epoch=state.epoch, closes_writes=True, why=why, transaction=_resign(view))
-        answer = Transaction(what=Change.ANSWER, expected={REQUEST: view.request_version}, deletes=frozenset({REQUEST}))
+        answer = Transaction(
+            what=ChangeKind.ANSWER, expected={REQUEST: view.request_version}, deletes=frozenset({REQUEST})
+        )
         return Decision(part=Part.LEAD, epoch=state.epoch, transaction=answer)
     if me.closed_since > now or there[target].offset < me.end:
         return Decision(part=Part.LEAD, epoch=state.epoch, closes_writes=True, again_s=RANK_S)
     handed = msgspec.structs.replace(state, successor=target)
     transaction = Transaction(
-        what=Change.HAND_OVER,
+        what=ChangeKind.HAND_OVER,
         expected={STATE: view.state_version},
         mine=True,
         puts={STATE: handed.to_bytes()},
@@ -443,7 +447,7 @@ def _priority(view: View, replica_id: int) -> int:
 
 def _resign(view: View) -> Transaction:
     return Transaction(
-        what=Change.RESIGN,
+        what=ChangeKind.RESIGN,
         expected={LEADER: view.leader_version},
         mine=True,
         deletes=frozenset({LEADER}),
@@ -454,7 +458,7 @@ def may_write(now: float, deadline: float, margin_s: float, failsafe: Failsafe, 
     """Whether a master may take writes. `deadline` is when its lease may end.
 
     `silent` are the required replicas that it has not heard in its epoch for a while; None if it requires no other. A
-    master that hears all of them may go on without the engine: whoever is elected is one of them, and refuses its
+    master that hears all of them may go on without the engine: the next master is one of them, and refuses its
     epoch from then on. A lone master stops at its deadline, so that a person can force another one safely after that.
     """
     if now < deadline - margin_s:

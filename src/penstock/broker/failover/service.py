@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.broker.failover.dcs import BadEngine, EngineAway, Session, boot_time
 from penstock.broker.failover.keeper import Keeper
-from penstock.broker.failover.lease import Health, LeaseThread
+from penstock.broker.failover.lease import LeaseThread, MasterHealth
 from penstock.broker.failover.node import BrokerNode
 from penstock.broker.failover.rules import Part
 from penstock.broker.failover.status import SHOWN_MASTERS, masterships_of, replicas_of, role_of
@@ -206,7 +206,7 @@ class Failover:
         self._lost_lease = True
         session.wake()
 
-    def _health(self) -> Health:
+    def _health(self) -> MasterHealth:
         return self._node.health(self._ttl_s / 3)
 
     def _deadline(self) -> float:

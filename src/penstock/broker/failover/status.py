@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.broker.failover.dcs import History, Member, State, View
+from penstock.broker.failover.dcs import Mastership, Member, State, View
 from penstock.broker.failover.rules import Part
 from penstock.protocol.bodies.admin import HaMastership, HaReplica
 
@@ -49,7 +49,7 @@ def _replica(state: State, replica_id: int, member: Member | None) -> HaReplica:
     return known
 
 
-def masterships_of(history: Iterable[History]) -> list[HaMastership]:
+def masterships_of(history: Iterable[Mastership]) -> list[HaMastership]:
     return [
         HaMastership(epoch=each.epoch, master=each.master, since=each.since, why=each.why, forced=each.forced)
         for each in history

@@ -23,7 +23,7 @@ from penstock.broker.failover.dcs import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Follower:
+class FollowerState:
     """A replica that follows this master in its epoch, as the master sees it."""
 
     offset: int
@@ -85,7 +85,7 @@ class SyncSet:
         """Returns the set from before a write of `members`: they stay required until the outcome is certain."""
         return replace(self, attempted=self.attempted | frozenset(members))
 
-    def follow(self, followers: Mapping[int, Follower], limit_s: float) -> SyncSet:
+    def follow(self, followers: Mapping[int, FollowerState], limit_s: float) -> SyncSet:
         """Returns the set with the followers that are near required, and the lost ones that only joined dropped.
 
         A follower is lost if it is not connected, or behind for more than `limit_s` seconds.
@@ -102,7 +102,7 @@ class SyncSet:
             return self
         return replace(self, joining={each: end if at is None else at for each, at in self.joining.items()})
 
-    def next_set(self, followers: Mapping[int, Follower], limit_s: float) -> frozenset[int] | None:
+    def next_set(self, followers: Mapping[int, FollowerState], limit_s: float) -> frozenset[int] | None:
         """Returns the set to write to the engine; None if it is right as it is.
 
         It has the present members and those that have joined with all that they need, but no lost ones.
@@ -117,6 +117,6 @@ class SyncSet:
         return wanted if wanted != self.members or self.attempted - wanted else None
 
 
-def is_lost(follower: Follower | None, limit_s: float) -> bool:
+def is_lost(follower: FollowerState | None, limit_s: float) -> bool:
     """Whether sends should not wait for this follower any longer."""
     return follower is None or not follower.is_connected or follower.is_learner or follower.behind_s > limit_s

@@ -53,8 +53,8 @@ from penstock.broker.failover.dcs import (
     BadEngine,
     Committed,
     EngineAway,
-    Entry,
-    History,
+    KeyValue,
+    Mastership,
     NotExpected,
     Outcome,
     Transaction,
@@ -386,7 +386,7 @@ class ZookeeperSession:
         self._barrier(self._answer_s)
         return self._view(self._read())
 
-    def history(self, limit: int) -> list[History]:
+    def history(self, limit: int) -> list[Mastership]:
         self._barrier(self._answer_s)
         (names,) = self._ask(lambda: [self._client.get_children_async(self._folder(HISTORY))])
         known = [name for name in names or () if name.isascii() and name.isdigit()]
@@ -441,7 +441,7 @@ class ZookeeperSession:
 
     def _view(self, found: _Snapshot) -> View:
         entries = {
-            key: Entry(value, found.stat(key).mzxid, self._is_mine(found.stat(key)))
+            key: KeyValue(value, found.stat(key).mzxid, self._is_mine(found.stat(key)))
             for key, value in found.values.items()
         }
         return View.of(found.revision, entries)

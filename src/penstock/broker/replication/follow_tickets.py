@@ -1,6 +1,6 @@
 """Tickets for the replication port, and the proof that a master gives to its slaves.
 
-The replication protocol is RocketMQ's and authenticates nobody. So where access is controlled, a slave first sends an
+The replication protocol is RocketMQ's and has no authentication. So where access is controlled, a slave first sends an
 ordinary request to the master, signed by an administrator's account, which names the port of its host from which it is
 going to connect. It has bound this port, so no other process of the host can use it. The ticket admits one connection
 from this host and port, once, for TICKET_S seconds.

@@ -33,7 +33,7 @@ import msgspec
 
 from penstock.errors import BadFrame, CorruptData
 from penstock.format.msgspec_warm_up import prepared
-from penstock.store.replication.divergence import History
+from penstock.store.replication.divergence import LogHistory
 from penstock.store.replication.epochs import MAX_ENTRIES, MAX_EPOCH, Entries, check_entries
 
 SHAKE_HANDS: Final = -2
@@ -116,7 +116,7 @@ def sent_entries(entries: Entries) -> Entries:
     return entries[-_SENT_ENTRIES:]
 
 
-def history_of(said: Hello | Welcome) -> History:
+def history_of(said: Hello | Welcome) -> LogHistory:
     """Returns the other side's history. Raises BadFrame if its epochs contradict themselves."""
     try:
         entries = check_entries(said.entries)
@@ -124,4 +124,4 @@ def history_of(said: Hello | Welcome) -> History:
         raise BadFrame(f"the other side's epochs are wrong: {error}") from None
     if said.begin > said.end:
         raise BadFrame(f"the other side's log begins at {said.begin} and ends at {said.end}")
-    return History(entries, said.begin, said.end)
+    return LogHistory(entries, said.begin, said.end)

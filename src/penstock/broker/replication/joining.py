@@ -22,7 +22,7 @@ from penstock.broker.replication.config_sync import LogMismatch, Master, MasterL
 from penstock.broker.replication.handshake import Hello, Welcome, history_of, sent_entries
 from penstock.errors import BadFrame, PenstockError
 from penstock.store.message_store import MessageStore
-from penstock.store.replication.divergence import History, find_common
+from penstock.store.replication.divergence import LogHistory, find_common
 from penstock.store.replication.replica_identity import replica_identity
 from penstock.store.replication.tail_cut import CutPlan, prepare_cut
 
@@ -62,10 +62,10 @@ class Joining:
             learner=who.learner,
         )
 
-    def _history(self) -> History:
+    def _history(self) -> LogHistory:
         store = self._store
         begin = max(store.log.min_offset, 0)
-        return History(sent_entries(store.epochs.entries), begin, max(begin, store.log.queue.wrote_offset))
+        return LogHistory(sent_entries(store.epochs.entries), begin, max(begin, store.log.queue.wrote_offset))
 
     async def join(self, answer: Welcome, master: Master) -> int:
         """Makes this log ready to follow the master that gave this answer. Returns the master's epoch.
@@ -83,7 +83,7 @@ class Joining:
         await asyncio.to_thread(self._store.roles.follow_epochs, theirs.entries)
         return answer.epoch
 
-    def _check(self, answer: Welcome) -> History:
+    def _check(self, answer: Welcome) -> LogHistory:
         """Checks what a master says of itself. Returns its history."""
         if answer.why:
             raise NotTheMaster(f"the master does not accept this slave: {answer.why}")
@@ -100,7 +100,7 @@ class Joining:
             )
         return theirs
 
-    async def _compare(self, own: History, theirs: History, answer: Welcome) -> None:
+    async def _compare(self, own: LogHistory, theirs: LogHistory, answer: Welcome) -> None:
         """Checks that this log is a prefix of the master's. If it is not, sets aside what has to be cut."""
         common = find_common(own, theirs)
         if common.end != answer.cut:
@@ -117,7 +117,7 @@ class Joining:
         if common.end < own.end:
             await self._cut(own, common.end, answer, f"the master's log parts from this one at {common.end}")
 
-    async def _cut(self, own: History, offset: int | None, answer: Welcome, why: str) -> None:
+    async def _cut(self, own: LogHistory, offset: int | None, answer: Welcome, why: str) -> None:
         """Sets aside what has to be cut. Raises CutNeeded, or LogMismatch if an operator has to decide."""
         marks = self._store.watermarks
         if marks.is_limited and marks.visible > (offset or 0) and not self.accept_loss:

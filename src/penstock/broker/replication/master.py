@@ -61,7 +61,7 @@ from penstock.remoting.connection import Address, address_of
 from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import ServerTls, TlsMode
 from penstock.store.message_store import MessageStore
-from penstock.store.replication.divergence import History, find_common
+from penstock.store.replication.divergence import LogHistory, find_common
 from penstock.store.replication.replica_identity import replica_identity
 from penstock.task_supervision import Supervisor
 
@@ -101,7 +101,7 @@ def welcome(store: MessageStore, names: MasterNames, hello: Hello) -> Welcome:
             "since; restart this one as its slave, or as a master if it is to be one",
         )
     begin, end = max(store.log.min_offset, 0), store.watermarks.stored
-    own = History(sent_entries(store.epochs.entries), begin, max(begin, end))
+    own = LogHistory(sent_entries(store.epochs.entries), begin, max(begin, end))
     return Welcome(
         replica=replica_identity(store.engine.io, store.layout),
         epoch=epoch,

@@ -199,7 +199,7 @@ class Replication:
     def on_cut(self, cut: Callable[[str], object]) -> None:
         """Calls `cut` with a sentence when a part of a slave's log has to be cut, which the store's next open does.
 
-        Until then the slave serves what it has, and follows nobody.
+        Until then the slave serves what it has, and follows no master.
         """
         if self._follower is not None:
             self._follower.on_cut = cut

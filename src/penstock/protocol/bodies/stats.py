@@ -57,7 +57,7 @@ class ConsumeStatsList(BodyByQueue, kw_only=True):
 
 PUT_LATENCIES_KEY: Final = "penstockPutLatencies"
 """The name, in the table that answers 28, of all puts since the start by fine latency classes: `[<=1ms]:5 [1ms~]:0`.
-RocketMQ's `putMessageDistributeTime` has coarser classes, and begins anew every minute."""
+RocketMQ's `putMessageDistributeTime` has coarser classes, and starts from zero every minute."""
 COUNTERS_KEY: Final = "penstockCounters"
 """The name of `BrokerCounters` in the table that answers 28."""
 

@@ -1,4 +1,4 @@
-"""Builds queues and index of a store anew, from independent ranges of the log, in one process or on many hosts.
+"""Rebuilds queues and index of a store from independent ranges of the log, in one process or on many hosts.
 
     from penstock.store.rebuild import ThreadRunner, rebuild
 

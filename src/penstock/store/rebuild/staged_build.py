@@ -1,6 +1,6 @@
 """Builds queues and index from the log under `penstock/staging/`, beside the old ones, and swaps them in.
 
-The one way to build them anew, for `rebuild` and for `repair`. Ranges of the log are derived independently, by tasks
+The one way to rebuild them, for `rebuild` and for `repair`. Ranges of the log are derived independently, by tasks
 (`ranges.py`). Their notes are combined, and tasks complete the files (`combine_ranges.py`). Three things need all of
 the notes, and are done in this process:
 

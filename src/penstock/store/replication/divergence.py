@@ -15,7 +15,7 @@ from typing import NamedTuple
 from penstock.store.replication.epochs import Entries
 
 
-class History(NamedTuple):
+class LogHistory(NamedTuple):
     """The epochs of a log, and the physical offsets at which it begins and ends."""
 
     entries: Entries
@@ -37,7 +37,7 @@ class Common(NamedTuple):
     """Whether a common epoch proves it. If not, the last record before `end` must be compared."""
 
 
-def find_common(own: History, masters: History) -> Common:
+def find_common(own: LogHistory, masters: LogHistory) -> Common:
     """Returns up to which physical offset both logs are the same. What `own` has after it has to be cut."""
     numbers = {entry: number for number, entry in enumerate(masters.entries)}
     for number in range(len(own.entries) - 1, -1, -1):
