@@ -2,8 +2,8 @@
 
 A line may contain names that a client chose. `one_line` escapes and cuts every message, so that no client can forge
 lines, send control characters to a terminal, or fill the disk faster than the rate of lines allows. Everything in a
-process has the same format: warnings of Python, errors that nothing caught (`log_uncaught`), and the reason why a program
-cannot start (`errors_as_log`). Errors inside the console's web framework are one line each, without a traceback.
+process has the same format: warnings of Python, errors that nothing caught (`log_uncaught`), and the reason why a
+program cannot start (`errors_as_log`). Errors inside the console's web framework are one line each, without traceback.
 """
 
 from __future__ import annotations
