@@ -132,7 +132,7 @@ FOR_WHO_CAN_ACT: Final = frozenset(
 """Errors that a person gets who can do something about them. The others answer a program, or carry damage."""
 WITHIN_OTHERS: Final = ("remoting/connection.py", "client/rebalance.py", "broker/replication/")
 """Whose errors nobody gets as they are: they are tried again, and logged, or become part of another sentence."""
-PROPER: Final = ("RocketMQ", "Spark", "Arrow", "Avro", "Delta", "Iceberg", "SERVICE", "UTF", "PENSTOCK_")
+PROPER: Final = ("RocketMQ", "Spark", "Arrow", "Avro", "Delta", "Iceberg", "ZooKeeper", "SERVICE", "UTF", "PENSTOCK_")
 WHAT_TO_DO: Final = re.compile(
     r"""\b(?:must|needs?|needed|allowed|one\ of|there\ are|it\ has|as\ in|pip\ install|did\ you\ mean|instead|
     goes\ with(?:out)?|is\ for|are\ for|not\ together|tried\ again|asked\ for\ once\ more|goes\ on\ by\ itself)\b

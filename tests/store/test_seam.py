@@ -13,9 +13,9 @@ import pytest
 import penstock.store
 
 FOLDER = Path(penstock.store.__file__).parent
-SEAM = ("file_io.py", "lock.py")
+SEAM = ("files/file_io.py", "files/lock.py")
 """`Files` with the maps that it hands out, and the lock file."""
-OVERLAY = "overlay_files.py"
+OVERLAY = "files/overlay_files.py"
 """The seam over memory: it reads the disk itself, and writes nothing."""
 
 OS_CALLS = {
@@ -85,7 +85,7 @@ def disk_calls(source: str) -> list[tuple[int, str]]:
 
 MODULE_NAMES = sorted(
     name
-    for room in (".", "readonly", "replication")
+    for room in (".", "files", "readonly", "replication")
     for name in (path.relative_to(FOLDER).as_posix() for path in (FOLDER / room).glob("*.py"))
     if name not in (*SEAM, OVERLAY)
 )

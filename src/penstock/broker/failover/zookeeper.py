@@ -330,7 +330,7 @@ class ZookeeperSession:
         return self._deadline
 
     def renew(self) -> bool:
-        problem = ""
+        problem = "no node of ZooKeeper answers"
         self._is_forced = True
         try:
             for _ in range(_ROUNDS * len(self._nodes.addresses)):

@@ -78,7 +78,7 @@ def drill(
     if namesrv is not None:
         if kinds != [StrikeKind.SWITCHOVER]:
             raise BadSettings(
-                "the drill kills and pauses only brokers that it started itself; with --namesrv give --switchover alone"
+                "the drill kills and pauses only brokers that it started itself; give --switchover alone with --namesrv"
             )
         if dcs is not None:
             raise BadSettings("--dcs is for a cluster that the drill makes; with --namesrv name the brokers' --config")
