@@ -177,6 +177,7 @@ def test_frames_are_the_bytes_that_the_protocol_writes() -> None:
         assert encode(command) == frame
 
 
+@pytest.mark.rest
 def test_the_cpu_time_of_the_broker_is_measured_with_its_rate(report: dict[str, Any]) -> None:
     with_load = [result for result in report["results"] if result["row"]["name"].startswith(("send-", "consume-"))]
     assert all(result["cpu"]["least"] > 0 for result in with_load)

@@ -47,6 +47,7 @@ def test_a_turn_that_fails_leaves_the_rows_without_figures(tmp_path: Path, monke
     assert "a turn of" in results[0].note
 
 
+@pytest.mark.rest
 @needs_kernels
 def test_a_setting_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = ["compare", "--before", str(PROJECT), "--after", str(PROJECT), "--quick", "--rounds", "1"]
@@ -56,6 +57,7 @@ def test_a_setting_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "noSuchSetting" in capsys.readouterr().out
 
 
+@pytest.mark.rest
 @needs_kernels
 def test_put_get_send_and_pull_are_measured_on_both_trees(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
