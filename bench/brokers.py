@@ -25,7 +25,7 @@ from bench.processes import PenstockBroker
 from bench.run import OURS, Row, Run, Stopwatch, Task, no_peer
 from bench.store import settings_of
 from bench.workspace import GIB, MIB
-from penstock.cli.brokers.plan import STRIDE
+from penstock.cli.brokers.names_and_ports import STRIDE
 from penstock.format.index_layout import IndexGeometry
 
 ONE = "one"

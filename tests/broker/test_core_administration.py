@@ -17,10 +17,10 @@ from penstock.broker.access import Access, is_local, only_local
 from penstock.broker.admin.clients import AdminClients
 from penstock.broker.admin.groups import AdminOffsets
 from penstock.broker.admin.topics import AdminTopics
+from penstock.broker.broker_core import Core, Denied, Operation, administration
 from penstock.broker.consumers import Clients, Heartbeat
-from penstock.broker.operations import Core, Denied, Operation, administration
-from penstock.broker.saved_tables import BrokerState
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.table_persistence import BrokerState
 from penstock.clock import now_ms
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
 from penstock.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData

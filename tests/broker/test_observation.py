@@ -22,7 +22,7 @@ from support.brokers import BrokerHome, RunningBroker, ok
 from penstock.broker import observation as module
 from penstock.broker.observation import Observation
 from penstock.broker.settings import BrokerSettings
-from penstock.observation import process
+from penstock.observation import process_metrics
 from penstock.observation.http_responder import HttpResponder
 from penstock.protocol.bodies.admin import HaElections, HaRuntimeInfo
 from penstock.protocol.codes import RequestCode
@@ -175,7 +175,7 @@ def test_recovery_and_stopping_are_states(run: Run) -> None:
 def test_a_loop_that_hangs_is_said_by_the_thread_that_does_not(
     home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "LOOP_S", 0.2)
+    monkeypatch.setattr(process_metrics, "LOOP_S", 0.2)
 
     async def check() -> None:
         async with home.running() as broker, watched(broker) as watcher:

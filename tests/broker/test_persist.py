@@ -17,8 +17,8 @@ from support.loopback import until
 from penstock import task_supervision
 from penstock.broker.broker import Broker
 from penstock.broker.offsets import OffsetTable
-from penstock.broker.saved_tables import Persister, SavedTable
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.table_persistence import Persister, SavedTable
 from penstock.errors import BadStore
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.store import MessageStore, Settings

@@ -12,7 +12,7 @@ from support.etcd import running_etcd
 from support.zookeeper import running_zookeeper
 
 from penstock.broker.failover.configuration import engine_of
-from penstock.broker.failover.dcs import (
+from penstock.broker.failover.consensus_engine import (
     LEADER,
     REQUEST,
     STATE,

@@ -124,7 +124,7 @@ def test_the_prompt_reads_queries_and_commands(filled: Filled) -> None:
 
 def test_the_prompt_completes_names(filled: Filled) -> None:
     from penstock.cli.sql_prompt import completer
-    from penstock.pipeline.scan import ScanOptions
+    from penstock.pipeline.store_scan import ScanOptions
     from penstock.sql.views import Views
 
     complete = completer(Views(ScanOptions(paths=(str(filled.path),))))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.extras import missing_package
+from penstock.optional_packages import missing_package
 from penstock.testing import broker
 
 if TYPE_CHECKING:

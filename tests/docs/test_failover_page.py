@@ -19,7 +19,7 @@ from support.documents import to_run
 from support.etcd import BINARY, need_etcd, running_etcd
 from support.loopback import free_port
 
-from penstock.broker.failover.dcs import View
+from penstock.broker.failover.consensus_engine import View
 from penstock.broker.failover.etcd import EtcdNodes, EtcdSession
 from penstock.broker.settings import BrokerSettings
 from penstock.store import Settings

@@ -30,7 +30,7 @@ from penstock.pipeline.jobs.verify import (
 from penstock.pipeline.ranges import piece_size_for
 from penstock.store import MessageStore, Settings
 from penstock.store.audit.plan import AuditRange
-from penstock.store.readonly.geometry import NumberedFile
+from penstock.store.readonly.file_sizes import NumberedFile
 
 
 @pytest.fixture(scope="module")

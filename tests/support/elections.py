@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.broker.failover.dcs import Committed, EngineAway, View
+from penstock.broker.failover.consensus_engine import Committed, EngineAway, View
 from penstock.broker.failover.etcd import EtcdNodes, EtcdSession
-from penstock.broker.failover.orders import switch_over
+from penstock.broker.failover.operator_orders import switch_over
 from support.brokers import Served
 from support.clusters import SAFE, log_on_disk, member, name_server, wait_for
 from support.etcd import EtcdNode, running_etcd

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.broker.failover.dcs import (
+from penstock.broker.failover.consensus_engine import (
     ABSENT,
     HISTORY,
     LEADER,

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from penstock.broker.failover.dcs import STATE, EngineAway, KeyValue, Leader, Transaction, View
-from penstock.broker.failover.keeper import Keeper
-from penstock.broker.failover.orders import BadOrder, forget, pause, switch_over
-from penstock.broker.failover.rules import ReplicaState
+from penstock.broker.failover.consensus_engine import STATE, EngineAway, KeyValue, Leader, Transaction, View
+from penstock.broker.failover.election_loop import Keeper
+from penstock.broker.failover.election_rules import ReplicaState
+from penstock.broker.failover.operator_orders import BadOrder, forget, pause, switch_over
 from penstock.broker.failover.sync_set import FollowerState
 
 from .model_dcs import Fate, ModelEngine, ModelSession

@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 from penstock.format.record import Record
 from penstock.format.sys_flag import COMPRESSED
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutResult, Settings
-from penstock.store.derive import DerivedPiece, LogRange, cut_range, scan
 from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.follower import ExternalDispatch
-from penstock.store.external_dispatch.packed_pieces import pack, unpack
+from penstock.store.external_dispatch.packed_units_and_keys import pack, unpack
 from penstock.store.files.file_io import Files
 from penstock.store.retention.cleaner import DeletedFile
+from penstock.store.units_and_keys import DerivedPiece, LogRange, cut_range, scan
 from support.disks import MeasuredFiles
 
 

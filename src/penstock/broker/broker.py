@@ -25,29 +25,29 @@ from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_local, on
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.admin.accounts import AdminAccounts
 from penstock.broker.admin.act_log import ActLog
+from penstock.broker.broker_core import Call, ClientRequests, Core, Denied, Guard, Operation, host_text
 from penstock.broker.consumers import Clients
 from penstock.broker.filters import SqlCompiler, compile_sql
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
-from penstock.broker.operations import Call, ClientRequests, Core, Denied, Guard, Operation, host_text
 from penstock.broker.pull import MovedOffsets, Pulls, SlaveReads
 from penstock.broker.query import MessageQueries
 from penstock.broker.registration import BrokerRegistration
 from penstock.broker.remoting.administration import administration_handlers
 from penstock.broker.remoting.calls_to_clients import RemotingClientRequests
+from penstock.broker.remoting.compiled_requests import OrdinaryRequests, is_chosen
 from penstock.broker.remoting.heartbeats_and_locks import client_handlers
-from penstock.broker.remoting.ordinary_requests import OrdinaryRequests, is_chosen
 from penstock.broker.remoting.send_and_pull import message_handlers
 from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.replication.replication import SAMPLE_S as REPLICATION_SAMPLE_S
 from penstock.broker.replication.replication import Replication, check_role, shown_settings
 from penstock.broker.request_reply import RequestReply
 from penstock.broker.retry import SendBacks
-from penstock.broker.saved_tables import BrokerState, HealthReport
 from penstock.broker.send import SendChecks, Sends
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.stats import SAMPLE_S, StoreWatch
+from penstock.broker.table_persistence import BrokerState, HealthReport
 from penstock.broker.tracing import start_tracing
 from penstock.broker.transactions import TransactionCheck, Transactions, all_may_publish, make_half
 from penstock.clock import now_ms

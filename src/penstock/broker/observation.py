@@ -25,8 +25,8 @@ from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from penstock.broker.broker import Broker
-from penstock.broker.saved_tables import HealthReport, election_problems
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.table_persistence import HealthReport, election_problems
 from penstock.errors import StoreFailed
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.observation.http_responder import HttpAnswer
@@ -54,7 +54,7 @@ from penstock.observation.metrics import (
     render,
     replication_metrics,
 )
-from penstock.observation.process import SILENT_LOOP, ask_loop, process_metrics
+from penstock.observation.process_metrics import SILENT_LOOP, ask_loop, process_metrics
 from penstock.protocol.bodies.admin import HaElections, HaRuntimeInfo
 from penstock.protocol.bodies.stats import BrokerCounters
 from penstock.store.message_store import MessageStore

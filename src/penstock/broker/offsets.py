@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Final
 
+from penstock.broker.broker_core import Client, Operation
 from penstock.broker.cold_look_ups import after_read
 from penstock.broker.consumers import GroupTable
-from penstock.broker.operations import Client, Operation
 from penstock.broker.topics import MAX_CREATED_BYTES, MAX_CREATED_BYTES_OF_CLIENT, BrokerTopics, is_system_group
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.protocol.codes import Refusal, ResponseCode

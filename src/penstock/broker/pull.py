@@ -20,14 +20,14 @@ from typing import Final
 
 import msgspec
 
+from penstock.broker.broker_core import Client, Operation, host_text
 from penstock.broker.consumers import sql_compiler
 from penstock.broker.filters import ALL, RecordFilter, Selection, SqlCompiler, by_tags
 from penstock.broker.long_polling import HeldPull, HeldPulls
 from penstock.broker.message_hooks import ConsumeContext
-from penstock.broker.operations import Client, Operation, host_text
-from penstock.broker.saved_tables import BrokerState
 from penstock.broker.send_and_pull_results import PullOutcome
 from penstock.broker.settings import SettingsInForce
+from penstock.broker.table_persistence import BrokerState
 from penstock.broker.topics import OFFSET_MOVED_TOPIC, is_system_group
 from penstock.errors import BadRequest, PenstockError
 from penstock.format import kernels

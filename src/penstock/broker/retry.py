@@ -11,13 +11,13 @@ import random
 from collections.abc import Awaitable
 from functools import partial
 
+from penstock.broker.broker_core import Client, Operation, host_text
 from penstock.broker.cold_look_ups import after_read
 from penstock.broker.message_hooks import ConsumeContext
-from penstock.broker.operations import Client, Operation, host_text
-from penstock.broker.saved_tables import BrokerState
 from penstock.broker.send import make_dead_letter_topic
 from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
+from penstock.broker.table_persistence import BrokerState
 from penstock.broker.topics import UNIT_SUBSCRIPTION, retry_topic
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.format.constants import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT

@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from penstock.broker.broker_core import Client, ClientHosts, Operation
 from penstock.broker.consumers import GroupTable
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.message_hooks import Hooks, SendContext
-from penstock.broker.operations import Client, ClientHosts, Operation
 from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
 from penstock.broker.settings import BrokerSettings, SettingsInForce

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.operations import Client, Deferred
+from penstock.broker.broker_core import Client, Deferred
 from penstock.broker.send_and_pull_results import SendOutcome, code_of
 from penstock.broker.settings import SettingsInForce
 from penstock.protocol.codes import Refusal, ResponseCode

@@ -30,11 +30,11 @@ from typing import Final
 
 import msgspec
 
+from penstock.broker.broker_core import Client, ClientRequests, Operation, administration
 from penstock.broker.cold_look_ups import after_read, completed
 from penstock.broker.consumers import ClientTable, GroupMember
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import OffsetTable
-from penstock.broker.operations import Client, ClientRequests, Operation, administration
 from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
 from penstock.broker.settings import SettingsInForce

@@ -28,12 +28,12 @@ from typing import Final, NamedTuple, Protocol
 from penstock import __version__
 from penstock.broker.access import Access
 from penstock.broker.broker import Broker
+from penstock.broker.broker_core import host_text
 from penstock.broker.observation import Observation
-from penstock.broker.operations import host_text
 from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.settings import BrokerSettings, observe_address
 from penstock.cli import exit_codes
-from penstock.cli.brokers.link import SupervisorLink, inherited_link
+from penstock.cli.brokers.supervisor_link import SupervisorLink, inherited_link
 from penstock.cli.configuration import shown_settings
 from penstock.cli.console_child import OFF, ConsoleChild
 from penstock.cli.log_output import LogFormat, LogLevel, log_uncaught
@@ -52,7 +52,7 @@ from penstock.remoting.sockets import bind, parse_address
 from penstock.store import MessageStore, Progress, Settings
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
-from penstock.store.readonly.geometry import fit_to_files
+from penstock.store.readonly.file_sizes import fit_to_files
 from penstock.store.settings import BrokerRole
 
 log = logging.getLogger("penstock.serve")

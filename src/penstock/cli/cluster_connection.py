@@ -21,7 +21,7 @@ from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeAlias, cas
 
 import typer
 
-from penstock.cli.context import effective_context
+from penstock.cli.cluster_contexts import effective_context
 from penstock.cli.options import AsJson, CommonOption, Name, with_common_options
 from penstock.cli.output import write_note
 from penstock.cli.suggestions import did_you_mean

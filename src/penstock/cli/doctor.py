@@ -29,8 +29,8 @@ from penstock.cli import exit_codes
 from penstock.cli.options import AsJson, Config, Pairs, option
 from penstock.cli.output import Colored, add_row, show, table, write, write_json
 from penstock.errors import BadStore
-from penstock.extras import EXTRAS, missing_modules
 from penstock.human_units import format_duration, format_size, format_time
+from penstock.optional_packages import EXTRAS, missing_modules
 
 _PORTS: Final = {"broker": "127.0.0.1:10911", "name server": "127.0.0.1:9876", "console": "127.0.0.1:8080"}
 _MIN_FILES: Final = 65_536
@@ -142,7 +142,7 @@ def check_python() -> Iterator[CheckResult]:
 
 def default_ports(brokers: int) -> dict[str, str]:
     """Returns the ports of `penstock serve --brokers` by what listens there. Raises BadSettings."""
-    from penstock.cli.brokers.plan import MAX_BROKERS, STRIDE, names
+    from penstock.cli.brokers.names_and_ports import MAX_BROKERS, STRIDE, names
     from penstock.errors import BadSettings
     from penstock.remoting.sockets import parse_address
 

@@ -21,7 +21,7 @@ from penstock.cli.mqadmin_verbs import ELSEWHERE, translated
 from penstock.cli.options import VerbGroup, help_if_alone
 from penstock.cli.output import flush, write, write_note
 from penstock.errors import PenstockError
-from penstock.extras import missing_package
+from penstock.optional_packages import missing_package
 
 COMMANDS: Final = {
     "demo": LazyVerb("penstock.cli.demo", "demo", "Two-minute demo: kill a broker, lose nothing."),
@@ -60,7 +60,7 @@ COMMANDS: Final = {
     "offset": LazyVerb("penstock.cli.cluster.offset", "app", "Offsets of queues and groups: show, reset, set."),
     "cluster": LazyVerb("penstock.cli.cluster.cluster", "app", "Brokers and name servers: state and settings."),
     "perf": LazyVerb("penstock.cli.cluster.perf", "app", "Measure sends and reads of a running cluster."),
-    "context": LazyVerb("penstock.cli.context", "app", "Addresses and accounts of clusters, by name."),
+    "context": LazyVerb("penstock.cli.cluster_contexts", "app", "Addresses and accounts of clusters, by name."),
     "pipeline": LazyVerb("penstock.cli.pipeline", "make_app", "Spark jobs over whole stores."),
 }
 OVER_NETWORK: Final = ("topic", "group", "message", "offset", "cluster")

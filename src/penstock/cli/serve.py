@@ -78,7 +78,7 @@ def serve(
       penstock serve --store /srv/store --listen 10.0.0.7:10911 --config broker.conf --set flushDiskType=SYNC_FLUSH
     """
     from penstock.cli.broker_process import ServeOptions, load_settings, run_broker
-    from penstock.cli.brokers.plan import check_single_store, check_stores, plan_brokers
+    from penstock.cli.brokers.names_and_ports import check_single_store, check_stores, plan_brokers
     from penstock.cli.configuration import ConfigSources, find_config, print_config
 
     log_to(form=log_format, level=log_level, source=supervised)

@@ -25,8 +25,8 @@ from penstock.cli.options import AsJson, CommonOption, Config, Pairs, option, wi
 from penstock.cli.output import write_note
 from penstock.cli.progress import ProgressLine
 from penstock.errors import BadSettings, MissingPackage
-from penstock.extras import missing_modules
 from penstock.human_units import format_size, parse_size, parse_time
+from penstock.optional_packages import missing_modules
 from penstock.telemetry import job_span
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Final
 
 from penstock.client.assignment import ProcessQueue
+from penstock.client.client_core import ClientInstance
 from penstock.client.handlers import DeadLetter, HandlerRunner, Later, Outcome
-from penstock.client.instance import ClientInstance
 from penstock.client.message import ReceivedMessage
 from penstock.client.offsets import OffsetStore
 from penstock.client.queue_locks import ClientQueueLocks

@@ -15,8 +15,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Self
 
+from penstock.client.client_core import ClientInstance, ClientLifecycle, check_group
 from penstock.client.config import Namesrv
-from penstock.client.instance import ClientInstance, ClientLifecycle, check_group
 from penstock.client.message import ReceivedMessage
 from penstock.client.offsets import QueueOffsets
 from penstock.client.pull_requests import Fetcher, Pull, PullResult, PullStatus, make_subscription

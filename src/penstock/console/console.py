@@ -17,7 +17,7 @@ from penstock.console.job_forms import EXPORT_FOLDER, FORMS, ON_SPARK, JobForm, 
 from penstock.console.job_processes import Job, Jobs
 from penstock.console.message_search import MessageSearch
 from penstock.errors import BadRequest
-from penstock.extras import how_to_install
+from penstock.optional_packages import how_to_install
 from penstock.task_supervision import Supervisor
 
 _STORE_S = 5.0

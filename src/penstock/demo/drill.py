@@ -18,7 +18,7 @@ from typing import Final, Self
 import msgspec
 
 from penstock import __version__
-from penstock.broker.failover.dcs import Leader, View
+from penstock.broker.failover.consensus_engine import Leader, View
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
 from penstock.client.producer import ProducerOptions

@@ -24,9 +24,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from penstock.broker.failover import orders
+from penstock.broker.failover import operator_orders
 from penstock.broker.failover.configuration import engine_of
-from penstock.broker.failover.dcs import (
+from penstock.broker.failover.consensus_engine import (
     LEADER,
     REQUEST,
     STATE,
@@ -99,7 +99,7 @@ def wait_for(condition: Callable[[], bool], otherwise: str, within_s: float = WI
 
 def order_switchover(session: Session) -> None:
     """Has the master hand over to the best replica. Raises BadOrder, Refused or NoAnswer."""
-    order = orders.switch_over(session.view(), 0, secrets.token_hex(8), time.time_ns() // 1_000_000)
+    order = operator_orders.switch_over(session.view(), 0, secrets.token_hex(8), time.time_ns() // 1_000_000)
     outcome = session.commit(order)
     if not isinstance(outcome, Committed):
         raise Refused("the engine did not take the order of a switchover; try again", code=0)

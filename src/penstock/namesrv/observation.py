@@ -14,7 +14,7 @@ from http import HTTPStatus
 from penstock.namesrv.name_server import NameServer
 from penstock.observation.http_responder import HttpAnswer
 from penstock.observation.metrics import CONTENT_TYPE, Family, render
-from penstock.observation.process import SILENT_LOOP, ask_loop, process_metrics
+from penstock.observation.process_metrics import SILENT_LOOP, ask_loop, process_metrics
 
 
 class NameServerObservation:

@@ -27,9 +27,9 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from penstock.client.client_core import ClientInstance
 from penstock.client.config import ClientConfig, Credentials
 from penstock.client.event_loop_thread import LoopThread
-from penstock.client.instance import ClientInstance
 from penstock.client.offsets import QueueOffsets
 from penstock.client.pull_requests import Pull, PulledRecords, PullStatus, make_subscription, pull_records
 from penstock.errors import BadSettings, NoAnswer, NoRoute, PenstockError, Refused, Unreachable

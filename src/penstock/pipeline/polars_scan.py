@@ -13,7 +13,7 @@ import pyarrow as pa
 from polars.io.plugins import register_io_source
 
 from penstock.format.kernels import Longs
-from penstock.pipeline.scan import Moment, StorePath, StoreScan, plan_scan, scan_options
+from penstock.pipeline.store_scan import Moment, StorePath, StoreScan, plan_scan, scan_options
 
 
 def scan_polars(

@@ -25,7 +25,7 @@ from penstock.store.arrow_puts import check_batch
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.overlay_files import OverlayFiles
-from penstock.store.readonly.geometry import fit_to_files
+from penstock.store.readonly.file_sizes import fit_to_files
 from penstock.store.settings import Settings
 from penstock.store.sink.commit import (
     CommitResult,

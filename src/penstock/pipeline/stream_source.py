@@ -431,7 +431,7 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._goal: int | None = None
 
     def _published(self) -> int:
-        from penstock.store.external_dispatch.coordination import read_mark
+        from penstock.store.external_dispatch.agreement_files import read_mark
 
         mark = read_mark(self._files, self._end)
         if mark is None:
@@ -463,7 +463,7 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = int(start["position"]), int(end["position"])
         if begin >= stop:
             return []
-        from penstock.store.derive import cut_range
+        from penstock.store.units_and_keys import cut_range
 
         cut = cut_range(begin, stop, self._pieces, _MIN_PIECE)
         return [LogSlice(first, last, first == self._start) for first, last in cut]

@@ -18,9 +18,9 @@ from penstock.errors import BadQuery, BadSettings
 from penstock.pipeline.errors import from_spark_errors
 from penstock.pipeline.plan import plan_batch
 from penstock.pipeline.ranges import ReadTask
-from penstock.pipeline.scan import BODY_TEXT, ScanOptions, find_topic
 from penstock.pipeline.session import map_in_workers
 from penstock.pipeline.source_rows import ROW_SCHEMA, RowShape
+from penstock.pipeline.store_scan import BODY_TEXT, ScanOptions, find_topic
 from penstock.sql.views import BODY_JSON, GROUPS, QUEUES, Views, replace_key_views
 
 if TYPE_CHECKING:

@@ -35,10 +35,10 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Placeholders, QueueRun, split_runs
 from penstock.store.consume_queues import DerivedFiles
 from penstock.store.damaged_ranges import DamagedRange
-from penstock.store.derive import DerivedPiece, DerivePrefetch, Deriver, DeriveSource, key_columns
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.record_reader import UnitClaims
 from penstock.store.running_flags import RunningFlags, StoreFault
+from penstock.store.units_and_keys import DerivedPiece, DerivePrefetch, Deriver, DeriveSource, key_columns
 from penstock.store.worker_thread import Died, Listeners, reporting_death
 
 log = logging.getLogger("penstock.store")

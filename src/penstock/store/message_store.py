@@ -36,6 +36,7 @@ from penstock.store.damaged_ranges import MayExceed, never_exceed
 from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_state import DispatchNotes
+from penstock.store.engine import Engine, only_appends
 from penstock.store.external_dispatch.append_only_start import AppendOnlyStart
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.files.file_io import Files, NotResident
@@ -77,7 +78,6 @@ from penstock.store.running_flags import StoreFault
 from penstock.store.settings import Settings
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
-from penstock.store.store_parts import Engine, only_appends
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from support.loopback import SOON_S
 from support.model_dcs import ModelEngine, ModelSession
 from support.zookeeper import running_zookeeper
 
-from penstock.broker.failover.dcs import (
+from penstock.broker.failover.consensus_engine import (
     LEADER,
     STATE,
     ChangeKind,

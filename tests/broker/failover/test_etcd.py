@@ -18,7 +18,7 @@ import pytest
 from support.etcd import running_etcd
 from support.loopback import SOON_S, free_port, make_authority, make_certificate
 
-from penstock.broker.failover.dcs import (
+from penstock.broker.failover.consensus_engine import (
     LEADER,
     STATE,
     BadEngine,

@@ -9,7 +9,7 @@ import pytest
 from support.loopback import SOON_S
 from support.model_dcs import Fate, ModelEngine, ModelSession
 
-from penstock.broker.failover.dcs import LEADER, ChangeKind, Leader, Transaction
+from penstock.broker.failover.consensus_engine import LEADER, ChangeKind, Leader, Transaction
 from penstock.broker.failover.lease import LeaseThread, MasterHealth
 
 _TTL_S = 0.05

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.failover import membership
-from penstock.broker.failover.dcs import State
+from penstock.broker.failover.consensus_engine import State
 from penstock.broker.failover.membership import Membership
 from penstock.errors import BadStore
 from penstock.store import MessageStore, Settings

@@ -14,8 +14,8 @@ from support.effort import chosen_seed
 from support.model_dcs import Fate
 from support.model_replicas import Cluster, ModelNode, Violated
 
-from penstock.broker.failover import rules
-from penstock.broker.failover.dcs import View
+from penstock.broker.failover import election_rules
+from penstock.broker.failover.consensus_engine import View
 from penstock.broker.failover.sync_set import SyncSet
 
 _STEPS = 500
@@ -184,7 +184,7 @@ def test_it_is_noticed_if_a_replica_is_dropped_before_the_shrink_is_certain(monk
 
 
 def test_it_is_noticed_if_a_replica_outside_the_set_is_elected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "_why_not", lambda state, me, my_id: "")
+    monkeypatch.setattr(election_rules, "_why_not", lambda state, me, my_id: "")
     assert _is_noticed()
 
 

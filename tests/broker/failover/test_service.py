@@ -10,9 +10,9 @@ import pytest
 from support.loopback import SOON_S, until
 from support.model_dcs import Fate, ModelEngine, ModelSession
 
-from penstock.broker.failover.dcs import ChangeKind, Leader, Session, Transaction, View, history_key
+from penstock.broker.failover.consensus_engine import ChangeKind, Leader, Session, Transaction, View, history_key
+from penstock.broker.failover.election_rules import ReplicaState
 from penstock.broker.failover.lease import MasterHealth
-from penstock.broker.failover.rules import ReplicaState
 from penstock.broker.failover.service import Failover
 from penstock.broker.failover.sync_set import FollowerState
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.broker.failover.dcs import Leader, Member, State, View
-from penstock.broker.failover.rules import Part
+from penstock.broker.failover.consensus_engine import Leader, Member, State, View
+from penstock.broker.failover.election_rules import Part
 from penstock.broker.failover.status import replicas_of, why_not_electable
 
 STATE = State(epoch=4, master=1, sync=(1, 2), ids={"a": 1, "b": 2, "c": 3}, next_id=4)

@@ -19,7 +19,7 @@ import pytest
 from support.loopback import SOON_S, free_port, make_authority, make_certificate
 from support.zookeeper import ZookeeperNode, running_zookeeper
 
-from penstock.broker.failover.dcs import (
+from penstock.broker.failover.consensus_engine import (
     LEADER,
     STATE,
     BadEngine,
@@ -312,7 +312,7 @@ def test_the_deadline_counts_from_the_renewal_before_the_last(node: ZookeeperNod
 
 _SLEEPER = """
 import sys
-from penstock.broker.failover.dcs import boot_time
+from penstock.broker.failover.consensus_engine import boot_time
 from penstock.broker.failover.lease import LeaseThread, MasterHealth
 from penstock.broker.failover.zookeeper import ZookeeperNodes, ZookeeperSession
 from broker.failover.test_zookeeper import _FOUND

@@ -24,7 +24,7 @@ from support.brokers import BrokerHome, RunningBroker, bodies, ok, pull_argument
 from penstock.broker.broker import Broker
 from penstock.broker.offsets import Offsets
 from penstock.broker.pull import Pulls
-from penstock.broker.remoting import ordinary_requests
+from penstock.broker.remoting import compiled_requests
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadFrame, BadSettings
 from penstock.format import kernels
@@ -75,9 +75,9 @@ def running_twins(folder: Path, changes: dict[str, Any]) -> Iterator[Twins]:
         last = Command(10, texts(send_arguments("orders", bornTimestamp=NOW)), b"", END)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(ordinary_requests.VARIABLE, "compiled")
+            patch.setenv(compiled_requests.VARIABLE, "compiled")
             compiled, first = runner.run(started(folder / "compiled", changes))
-            patch.setenv(ordinary_requests.VARIABLE, "general")
+            patch.setenv(compiled_requests.VARIABLE, "general")
             general, second = runner.run(started(folder / "general", changes))
         pair = Twins(compiled, general, (first, second), runner.run, encode(last))
         fill(pair)
@@ -409,7 +409,7 @@ def test_ordinary_requests_take_the_compiled_path_and_others_do_not(twins: Twins
 
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ordinary_requests.VARIABLE, "compiled")
+    monkeypatch.setenv(compiled_requests.VARIABLE, "compiled")
 
 
 @needs_compiled
@@ -568,6 +568,6 @@ class Watching:
 
 
 def test_an_unknown_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ordinary_requests.VARIABLE, "fast")
+    monkeypatch.setenv(compiled_requests.VARIABLE, "fast")
     with pytest.raises(BadSettings, match="PENSTOCK_REQUESTS: 'fast' is not one of compiled, general"):
-        ordinary_requests.is_chosen()
+        compiled_requests.is_chosen()

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from support.brokers import BrokerHome, RunningBroker, ok
 
-from penstock.cli.brokers.link import SupervisorLink
 from penstock.cli.brokers.shared_tables import FromBroker, Greeted, GreetingEnd, Order, Report
+from penstock.cli.brokers.supervisor_link import SupervisorLink
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.event_loop import run

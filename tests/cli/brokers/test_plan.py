@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.cli.brokers.plan import has_messages, names
+from penstock.cli.brokers.names_and_ports import has_messages, names
 from penstock.store import Message, MessageStore, Settings
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from support.stores import StoreHome, build_all, derived_files, eventually, put_
 from penstock.errors import StoreFailed
 from penstock.store import Dispatch, Message, MessageStore, Settings
 from penstock.store.audit import audit
+from penstock.store.external_dispatch import agreement_files
 from penstock.store.external_dispatch import builder as builder_module
-from penstock.store.external_dispatch import coordination
 from penstock.store.external_dispatch.builder import Builder
 
 IMAGES = int(os.environ.get("PENSTOCK_IMAGES", "25"))
@@ -106,8 +106,8 @@ def filled_files(store: Path) -> dict[str, bytes]:
 def lose_power(tmp_path: Path, flush: str, images: int, monkeypatch: pytest.MonkeyPatch, seed: str) -> int:
     settings = Settings.dev(**BUSY, flush_disk_type=flush, dispatch=Dispatch.EXTERNAL)
     cuts = life(tmp_path / "disk", seed, settings, 60)
-    boot = coordination.boot_number() + 1
-    monkeypatch.setattr(coordination, "boot_number", lambda: boot)
+    boot = agreement_files.boot_number() + 1
+    monkeypatch.setattr(agreement_files, "boot_number", lambda: boot)
     chosen = random.Random(seed).sample(cuts, min(images, len(cuts)))
     for cut in chosen:
         try:

@@ -9,8 +9,8 @@ from support.stores import StoreHome, build_all, derived_files, pieces_of, put_m
 
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import Dispatch
-from penstock.store.derive import ScannedPieces
 from penstock.store.external_dispatch.builder import Builder
+from penstock.store.units_and_keys import ScannedPieces
 
 SMALL = {"mapped_file_size_commit_log": 16_384, "max_hash_slot_num": 50, "max_index_num": 300}
 EXTERNAL = {**SMALL, "dispatch": Dispatch.EXTERNAL}
@@ -125,7 +125,7 @@ def test_a_builder_after_the_machine_failed_goes_by_the_note(home: StoreHome, mo
     last = queue.read_bytes().rstrip(b"\0")
     failed.write(queue, len(last) - 30, bytes(60))  # what was not synced did not reach the disk
     (failed.path / "abort").unlink()
-    monkeypatch.setattr("penstock.store.external_dispatch.coordination.boot_number", lambda: 42)
+    monkeypatch.setattr("penstock.store.external_dispatch.agreement_files.boot_number", lambda: 42)
     with Builder.open(failed.path) as again:
         assert again.position == noted
         build_all(again)

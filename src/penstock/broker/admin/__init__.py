@@ -10,12 +10,12 @@ from penstock.broker.admin.config_change import ConfigChange
 from penstock.broker.admin.groups import AdminGroups, AdminOffsets, AdminProgress
 from penstock.broker.admin.runtime import AdminRuntime
 from penstock.broker.admin.topics import AdminTopics
+from penstock.broker.broker_core import ClientRequests, Operation
 from penstock.broker.filters import SqlCompiler
 from penstock.broker.long_polling import HeldPulls
-from penstock.broker.operations import ClientRequests, Operation
-from penstock.broker.saved_tables import BrokerState
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.stats import Rates
+from penstock.broker.table_persistence import BrokerState
 from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.store.message_store import MessageStore
 

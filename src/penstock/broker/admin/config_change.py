@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.operations import Client, Operation, administration
-from penstock.broker.saved_tables import BrokerState
+from penstock.broker.broker_core import Client, Operation, administration
 from penstock.broker.settings import TABLE
+from penstock.broker.table_persistence import BrokerState
 from penstock.config.ignored_settings import IGNORED
 from penstock.config.java_properties import format_property, parse_properties
 from penstock.errors import BadRequest, BadSettings

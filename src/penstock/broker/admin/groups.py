@@ -14,12 +14,12 @@ from typing import Final
 
 import numpy as np
 
+from penstock.broker.broker_core import Client, ClientRequests, Operation, administration
 from penstock.broker.consumers import ConsumerGroup, is_legal_group, sql_compiler
 from penstock.broker.filters import Selection, SqlCompiler, by_tags
-from penstock.broker.operations import Client, ClientRequests, Operation, administration
-from penstock.broker.saved_tables import BrokerState
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.stats import Rates
+from penstock.broker.table_persistence import BrokerState
 from penstock.broker.topics import is_system_group
 from penstock.errors import PenstockError
 from penstock.format.config_tables import (

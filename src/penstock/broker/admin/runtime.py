@@ -13,14 +13,14 @@ from datetime import date
 from typing import Final
 
 from penstock import __version__
+from penstock.broker.broker_core import Client, Operation, administration
 from penstock.broker.long_polling import HeldPulls
-from penstock.broker.operations import Client, Operation, administration
 from penstock.broker.replication.handshake import RUNTIME_KEY
 from penstock.broker.replication.handshake import VERSION as HANDSHAKE_VERSION
-from penstock.broker.saved_tables import BrokerState
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.stats import SAMPLE_S, DayTotals, Figure, Rates
+from penstock.broker.table_persistence import BrokerState
 from penstock.protocol.bodies.admin import KVTable
 from penstock.protocol.bodies.stats import COUNTERS_KEY, PUT_LATENCIES_KEY, BrokerStatsData, BrokerStatsItem
 from penstock.protocol.codes import Refusal, ResponseCode

@@ -2,11 +2,11 @@
 
 | Module | Contents |
 |---|---|
-| `dcs` | what the engine holds, as values; the interface to an engine |
+| `consensus_engine` | what the engine holds, as values; the interface to an engine |
 | `sync_set` | which replicas must have a message before it is acknowledged; pure |
-| `rules` | what a replica does next, given what the engine holds; pure |
-| `orders` | what an operator changes; pure |
-| `keeper` | the rounds: read, decide, play the part, attempt a transaction |
+| `election_rules` | what a replica does next, given what the engine holds; pure |
+| `operator_orders` | what an operator changes; pure |
+| `election_loop` | the rounds: read, decide, play the part, attempt a transaction |
 | `etcd`, `zookeeper` | the engines; `zookeeper` needs the extra of that name |
 | `lease` | the thread that renews |
 | `configuration`, `membership` | the settings; a replica's own file |

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from penstock.broker.failover.dcs import Acks, Session
+from penstock.broker.failover.consensus_engine import Acks, Session
+from penstock.broker.failover.election_rules import Limits
 from penstock.broker.failover.etcd import EtcdNodes, EtcdSession
-from penstock.broker.failover.rules import Limits
 from penstock.broker.settings import DCS_TLS_NAMES, BrokerSettings
 from penstock.errors import BadSettings, MissingPackage
 from penstock.remoting.tls import client_tls

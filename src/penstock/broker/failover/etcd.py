@@ -28,7 +28,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from penstock.broker.failover.dcs import (
+from penstock.broker.failover.consensus_engine import (
     HISTORY,
     LEADER,
     MAX_VIEW,
@@ -346,7 +346,7 @@ class _Watch:
 
 
 class EtcdSession:
-    """A lease at etcd. `Session` in `dcs` has the contract."""
+    """A lease at etcd. `consensus_engine.Session` has the contract."""
 
     def __init__(self, nodes: EtcdNodes, prefix: str, ttl_s: int, clock: Callable[[], float] = boot_time) -> None:
         """Takes a lease of `ttl_s` seconds; 0: none, for reads and an operator's changes.

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from penstock.broker.failover.dcs import EngineAway, Session, boot_time
+from penstock.broker.failover.consensus_engine import EngineAway, Session, boot_time
 
 log = logging.getLogger("penstock.failover")
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from penstock.broker.failover.dcs import State
+from penstock.broker.failover.consensus_engine import State
 from penstock.errors import BadStore
 from penstock.format.msgspec_warm_up import prepared
 from penstock.store.message_store import MessageStore

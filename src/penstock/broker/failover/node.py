@@ -24,11 +24,11 @@ from typing import Any, Final, TypeVar
 from penstock import __version__
 from penstock.broker.broker import Broker
 from penstock.broker.failover.configuration import acks_of, limits_of
-from penstock.broker.failover.dcs import ABSENT, Acks, Leader, View, boot_time
+from penstock.broker.failover.consensus_engine import ABSENT, Acks, Leader, View, boot_time
+from penstock.broker.failover.election_rules import Failsafe, ReplicaState, may_write
 from penstock.broker.failover.lease import MasterHealth
 from penstock.broker.failover.membership import Membership
 from penstock.broker.failover.role_commands import RoleChange
-from penstock.broker.failover.rules import Failsafe, ReplicaState, may_write
 from penstock.broker.failover.sync_set import FollowerState
 from penstock.broker.replication.replication import LOOPBACK
 from penstock.broker.settings import BrokerSettings

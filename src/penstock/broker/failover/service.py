@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.failover.dcs import BadEngine, EngineAway, Session, boot_time
-from penstock.broker.failover.keeper import Keeper
+from penstock.broker.failover.consensus_engine import BadEngine, EngineAway, Session, boot_time
+from penstock.broker.failover.election_loop import Keeper
+from penstock.broker.failover.election_rules import Part
 from penstock.broker.failover.lease import LeaseThread, MasterHealth
 from penstock.broker.failover.node import BrokerNode
-from penstock.broker.failover.rules import Part
 from penstock.broker.failover.status import SHOWN_MASTERS, masterships_of, replicas_of, role_of
 from penstock.protocol.bodies.admin import HaElections, HaMastership
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.broker.failover.dcs import Mastership, Member, State, View
-from penstock.broker.failover.rules import Part
+from penstock.broker.failover.consensus_engine import Mastership, Member, State, View
+from penstock.broker.failover.election_rules import Part
 from penstock.protocol.bodies.admin import HaMastership, HaReplica
 
 SHOWN_MASTERS: Final = 20

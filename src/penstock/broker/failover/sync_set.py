@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from penstock.broker.failover.dcs import View
+from penstock.broker.failover.consensus_engine import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from penstock.broker.failover.dcs import (
+from penstock.broker.failover.consensus_engine import (
     ABSENT,
     HISTORY,
     LEADER,
@@ -242,7 +242,7 @@ class _Snapshot:
 
 
 class ZookeeperSession:
-    """A session at ZooKeeper. `Session` in `dcs` has the contract."""
+    """A session at ZooKeeper. `consensus_engine.Session` has the contract."""
 
     def __init__(self, nodes: ZookeeperNodes, prefix: str, ttl_s: int, clock: Callable[[], float] = boot_time) -> None:
         """Opens a session of `ttl_s` seconds; 0: without keys of its own, for reads and an operator's changes.

@@ -29,10 +29,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.broker.replication.follow_tickets import NoMasterProof, check_proof
 from penstock.broker.replication.handshake import RUNTIME_KEY
-from penstock.broker.saved_tables import BrokerState
+from penstock.broker.replication.replication_authentication import NoMasterProof, check_proof
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.table_persistence import BrokerState
 from penstock.errors import BadSettings, PenstockError, Unreachable
 from penstock.format.config_tables import ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicConfigs
 from penstock.format.record import decode_record

@@ -38,7 +38,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final, NamedTuple, cast
 
 from penstock.broker.access import Access
-from penstock.broker.replication.follow_tickets import FollowTickets
 from penstock.broker.replication.handshake import (
     EPOCH_FRAME,
     EPOCH_REPORT,
@@ -54,6 +53,7 @@ from penstock.broker.replication.handshake import (
     sent_entries,
 )
 from penstock.broker.replication.log_frames import CHUNK, EVERYTHING, FRAME, REPORT, CatchUpSender, LogDeleted, frames
+from penstock.broker.replication.replication_authentication import FollowTickets
 from penstock.errors import BadFrame, PenstockError
 from penstock.namesrv.access import networks
 from penstock.rate_limited_log import RateLimitedLog

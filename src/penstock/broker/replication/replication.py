@@ -15,14 +15,14 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.broker.access import Access
-from penstock.broker.operations import Client, Operation, administration, host_text
+from penstock.broker.broker_core import Client, Operation, administration, host_text
 from penstock.broker.registration import BrokerRegistration
 from penstock.broker.replication.config_sync import ConfigCopy, MasterLink
-from penstock.broker.replication.follow_tickets import FollowTickets
 from penstock.broker.replication.master import MasterNames, SlaveConnection, SlaveListener
+from penstock.broker.replication.replication_authentication import FollowTickets
 from penstock.broker.replication.slave import MasterFollower
-from penstock.broker.saved_tables import BrokerState
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.table_persistence import BrokerState
 from penstock.errors import BadSettings
 from penstock.protocol.bodies.admin import HaClient, HaConnection, HaElections, HaRuntimeInfo
 from penstock.remoting.connection import Address

@@ -22,7 +22,7 @@ from penstock.errors import BadSettings, NoAnswer, Refused
 from penstock.human_units import format_time
 
 if TYPE_CHECKING:
-    from penstock.broker.failover.dcs import Session, Transaction, View
+    from penstock.broker.failover.consensus_engine import Session, Transaction, View
 
 _WAIT_S: Final = 30.0
 _LOOK_S: Final = 0.05
@@ -53,7 +53,7 @@ def _engine(config: Any, pairs: list[str] | None) -> Iterator[Session]:
 
 
 def _commit(session: Session, transaction: Transaction) -> View:
-    from penstock.broker.failover.dcs import Committed, Unknown
+    from penstock.broker.failover.consensus_engine import Committed, Unknown
 
     outcome = session.commit(transaction)
     if isinstance(outcome, Committed):
@@ -160,7 +160,7 @@ def switchover(
       penstock cluster switchover --config broker.conf
       penstock cluster switchover --to 2 --config broker.conf
     """
-    from penstock.broker.failover.orders import switch_over
+    from penstock.broker.failover.operator_orders import switch_over
 
     with _engine(config, pairs) as session:
         before = session.view()
@@ -205,7 +205,7 @@ def failover(
     \b
       penstock cluster failover --to 3 --accept-loss --config broker.conf
     """
-    from penstock.broker.failover.orders import force
+    from penstock.broker.failover.operator_orders import force
 
     with _engine(config, pairs) as session:
         view = session.view()
@@ -247,10 +247,10 @@ def resume(config: Config = None, pairs: Pairs = None, dry_run: DryRun = False, 
 
 
 def _set_pause(config: Any, pairs: list[str] | None, *, paused: bool, dry_run: bool, as_json: bool) -> None:
-    from penstock.broker.failover import orders
+    from penstock.broker.failover import operator_orders
 
     with _engine(config, pairs) as session:
-        order = orders.pause(session.view(), paused=paused)
+        order = operator_orders.pause(session.view(), paused=paused)
         what = f"elections {'paused' if paused else 'on again'}"
         if dry_run:
             _write_dry(what, as_json)
@@ -272,10 +272,10 @@ def forget(
     \b
       penstock cluster forget 3 --config broker.conf
     """
-    from penstock.broker.failover import orders
+    from penstock.broker.failover import operator_orders
 
     with _engine(config, pairs) as session:
-        order = orders.forget(session.view(), replica_id)
+        order = operator_orders.forget(session.view(), replica_id)
         if dry_run:
             _write_dry(f"replica {replica_id} would be removed", as_json)
             return

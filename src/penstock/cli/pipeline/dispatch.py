@@ -25,7 +25,7 @@ from penstock.cli.spark import Confs, Master, parse_confs
 from penstock.cli.spark_output import spark_output_as_log
 from penstock.errors import BadSettings, PenstockError
 from penstock.human_units import format_size
-from penstock.store.external_dispatch.coordination import require_agreement
+from penstock.store.external_dispatch.agreement_files import require_agreement
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.readonly.store_folder import StoreFolder

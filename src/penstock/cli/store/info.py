@@ -20,9 +20,9 @@ from penstock.human_units import format_size, format_time
 from penstock.store import Dispatch, MessageStore
 from penstock.store.config_files import ConfigFile, ConfigFiles
 from penstock.store.damaged_ranges import quarantined_folders
-from penstock.store.external_dispatch.coordination import is_external
+from penstock.store.external_dispatch.agreement_files import is_external
 from penstock.store.index import IndexFile
-from penstock.store.readonly.geometry import fit_to_files
+from penstock.store.readonly.file_sizes import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder
 from penstock.store.settings import to_broker_conf
 

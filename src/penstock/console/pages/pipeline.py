@@ -12,7 +12,7 @@ from penstock.console.job_forms import EXPORT_FOLDER, FORMS, ON_SPARK, Field, Jo
 from penstock.console.job_processes import Job, JobState
 from penstock.console.pages import formatting, theme
 from penstock.console.pages.frame import confirm, frame, pairs, refresh_every, section, show_errors, stat, table, title
-from penstock.extras import how_to_install
+from penstock.optional_packages import how_to_install
 
 _MAX_ROWS = 500
 

@@ -65,7 +65,7 @@ class DerivedLogReader(PublishedLogReader):
 
     def _built(self) -> int:
         """Returns the position up to which the driver has built queues and index."""
-        from penstock.store.external_dispatch.coordination import read_mark
+        from penstock.store.external_dispatch.agreement_files import read_mark
 
         mark = read_mark(self._files, self._done)
         return 0 if mark is None else mark.position
@@ -77,7 +77,7 @@ class DerivedLogReader(PublishedLogReader):
             return {"position": max(begin, min(end, max(begin, self._built()) + self._max_bytes))}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        from penstock.store.derive import cut_range
+        from penstock.store.units_and_keys import cut_range
 
         with as_user_errors():
             begin, stop, built = int(start["position"]), int(end["position"]), self._built()
@@ -93,8 +93,8 @@ class DerivedLogReader(PublishedLogReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from penstock.store.derive import LogRange, scan
-        from penstock.store.external_dispatch.packed_pieces import pack
+        from penstock.store.external_dispatch.packed_units_and_keys import pack
+        from penstock.store.units_and_keys import LogRange, scan
 
         if not isinstance(partition, LogSlice):
             return

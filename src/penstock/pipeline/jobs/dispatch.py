@@ -33,10 +33,10 @@ from penstock.pipeline.errors import one_sentence
 from penstock.pipeline.jobs.derived_log import FORMAT, DerivedLog
 from penstock.pipeline.session import is_connect, use_this_python
 from penstock.pipeline.spark_versions import requires
-from penstock.store.derive import DerivedPiece
 from penstock.store.external_dispatch.builder import Builder, why_not_yet
-from penstock.store.external_dispatch.packed_pieces import unpack
+from penstock.store.external_dispatch.packed_units_and_keys import unpack
 from penstock.store.files.file_io import Files
+from penstock.store.units_and_keys import DerivedPiece
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

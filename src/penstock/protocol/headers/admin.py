@@ -51,7 +51,7 @@ class BrokerConfigReply(Reply, kw_only=True):
 
 
 class Follow(Request, kw_only=True):
-    """Request 30901: a slave asks a master for its proof, and for a ticket; see `broker.replication.follow_tickets`."""
+    """Request 30901: a slave asks for a proof and a ticket: `broker.replication.replication_authentication`."""
 
     codes: ClassVar[Codes] = (RequestCode.PENSTOCK_FOLLOW,)
 

@@ -37,7 +37,7 @@ from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_state import read_state
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout, path_below
-from penstock.store.readonly.geometry import NumberedFile, StoreFiles, infer_sizes, list_store
+from penstock.store.readonly.file_sizes import NumberedFile, StoreFiles, infer_sizes, list_store
 from penstock.store.readonly.view import FilesView, MapCache
 from penstock.store.settings import Settings
 

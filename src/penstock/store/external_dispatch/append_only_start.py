@@ -18,9 +18,9 @@ from penstock.format.kernel_row_types import Reason
 from penstock.format.scan import next_valid
 from penstock.store.commit_log import CommitLog
 from penstock.store.deleted_topics import read_deleted_topics
-from penstock.store.derive import DerivedPiece, Deriver
 from penstock.store.dispatch_state import DispatchNotes, DispatchState, read_state
-from penstock.store.external_dispatch.coordination import (
+from penstock.store.engine import Engine
+from penstock.store.external_dispatch.agreement_files import (
     DispatchAgreement,
     MarkFile,
     acquire_job_lock,
@@ -36,7 +36,7 @@ from penstock.store.files.lock import StoreLock
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter
-from penstock.store.store_parts import Engine
+from penstock.store.units_and_keys import DerivedPiece, Deriver
 
 
 class AppendOnlyStart:

@@ -29,9 +29,9 @@ from penstock.errors import BadStore
 from penstock.store.commit_log import CommitLog
 from penstock.store.damaged_ranges import Quarantine, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
-from penstock.store.derive import DerivedPiece, ScannedPieces
 from penstock.store.dispatch_state import DispatchNotes, read_state
-from penstock.store.external_dispatch.coordination import (
+from penstock.store.engine import Engine
+from penstock.store.external_dispatch.agreement_files import (
     MarkFile,
     acquire_job_lock,
     built_position,
@@ -51,7 +51,7 @@ from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch
 from penstock.store.recovery.report import RecoveryReport
 from penstock.store.retention.derived import BuilderCleaner, Dropper
-from penstock.store.store_parts import Engine
+from penstock.store.units_and_keys import DerivedPiece, ScannedPieces
 
 log = logging.getLogger("penstock.store")
 _SYNC_EVERY_S: Final = 1.0

@@ -25,7 +25,6 @@ from penstock.format.index_layout import IndexGeometry, IndexHeader
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, copy_units
 from penstock.format.scan import row_at
 from penstock.store.audit.queue_coverage import CoveredRun
-from penstock.store.derive import Keys
 from penstock.store.files.file_io import FileMap, Files, zero_from
 from penstock.store.files.layout import path_below
 from penstock.store.files.mapped_file_queue import file_name
@@ -33,6 +32,7 @@ from penstock.store.index import IndexFile, header_after
 from penstock.store.readonly.view import FilesView
 from penstock.store.rebuild.plan import RebuildPlan
 from penstock.store.rebuild.ranges import QueuePlan, open_sparse, read_keys
+from penstock.store.units_and_keys import Keys
 
 # -- index files --------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.files.overlay_files import OverlayFiles
-from penstock.store.readonly.geometry import fit_to_damaged
+from penstock.store.readonly.file_sizes import fit_to_damaged
 from penstock.store.readonly.store_folder import no_store
 from penstock.store.readonly.tail import StoreTail
 from penstock.store.rebuild.target_store import TargetStore, open_target

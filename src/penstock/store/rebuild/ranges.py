@@ -42,7 +42,6 @@ from penstock.format.topics import is_readable_queue
 from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueName
 from penstock.store.consume_queue import Placeholders
 from penstock.store.damaged_ranges import DamagedRange
-from penstock.store.derive import KEY, NO_LIMIT, Keys, key_columns
 from penstock.store.files.atomic_files import checksummed, read_checksummed
 from penstock.store.files.file_io import FileMap, Files
 from penstock.store.files.layout import path_below
@@ -59,6 +58,7 @@ from penstock.store.rebuild.log_scan import (
 from penstock.store.rebuild.plan import RebuildPlan, RebuildRange, RebuildTask
 from penstock.store.rebuild.queue_folder import QueueFolder
 from penstock.store.record_reader import max_queue_offset
+from penstock.store.units_and_keys import KEY, NO_LIMIT, Keys, key_columns
 
 _MAX_RUNS: Final = 64
 _NEVER: Final = 2**63 - 1

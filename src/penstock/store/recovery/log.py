@@ -37,6 +37,7 @@ from penstock.store.damaged_ranges import (
     write_damage,
 )
 from penstock.store.dispatch_state import DispatchState
+from penstock.store.engine import Engine
 from penstock.store.files.atomic_files import Natural, read_checksummed, write_checksummed
 from penstock.store.files.file_io import Files
 from penstock.store.files.mapped_file import MappedFile
@@ -51,7 +52,6 @@ from penstock.store.log_walk import NO_DOUBT, Doubt, Walked, doubt_after_crash, 
 from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.report import WALK, OnProgress, ProgressMeter, RecoveryReport
 from penstock.store.sink.journal import whole_batches
-from penstock.store.store_parts import Engine
 
 _MAX_UNPUBLISHED = 64 << 20
 """Bytes. No record is larger, so a larger range is damage or a missing file."""

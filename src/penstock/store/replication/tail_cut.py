@@ -31,13 +31,13 @@ from penstock.format.queue_unit import UNIT_SIZE
 from penstock.format.record_layout import is_filler
 from penstock.format.scan import row_at
 from penstock.store.damaged_ranges import Quarantine
-from penstock.store.derive import LogRange, scan
 from penstock.store.files.atomic_files import Natural, read_checksummed, write_checksummed
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file_queue import FolderListing, MappedFileQueue, file_name
 from penstock.store.log_truncation import mapped_log_file, truncate_log
 from penstock.store.replication.epochs import EpochFile
+from penstock.store.units_and_keys import LogRange, scan
 
 if TYPE_CHECKING:
     from penstock.store.message_store import MessageStore

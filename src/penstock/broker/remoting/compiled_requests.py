@@ -21,17 +21,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from penstock.broker.broker_core import Client, host_text
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
-from penstock.broker.operations import Client, host_text
 from penstock.broker.pull import Pulls
 from penstock.broker.remoting.reply_frames import BARE_PIECES, PULL_PIECES, QUERY_PIECES, SendReplyFrames
 from penstock.broker.remoting.send_and_pull import fields_of_every_send
-from penstock.broker.saved_tables import BrokerState
 from penstock.broker.send import Sends
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.send_and_pull_results import PutOutcomes
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.table_persistence import BrokerState
 from penstock.errors import BadSettings, PenstockError
 from penstock.format import kernels
 from penstock.format.hosts import encode_host

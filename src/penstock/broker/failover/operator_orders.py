@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.broker.failover.dcs import (
+from penstock.broker.failover.consensus_engine import (
     LEADER,
     REQUEST,
     STATE,

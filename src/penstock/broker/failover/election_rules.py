@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.failover.dcs import (
+from penstock.broker.failover.consensus_engine import (
     ABSENT,
     HISTORY_LIMIT,
     LEADER,

@@ -136,7 +136,7 @@ class Member(_Value, frozen=True, kw_only=True, rename="camel"):
     end: Offset = 0
     """Where its log ends."""
     tainted: bool = False
-    """Whether it may have lost messages that it had acknowledged: see `rules`."""
+    """Whether it may have lost messages that it had acknowledged: see `election_rules`."""
     learner: bool = False
     priority: Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)] = 0
     version: Text = ""

@@ -1,4 +1,4 @@
-"""The keeper: reads the engine, decides by `rules`, has the broker play its part, and attempts transactions.
+"""The keeper: reads the engine, decides by `election_rules`, has the broker play its part, and attempts transactions.
 
 `Keeper.step` is one round: a view, what it means for the sync set, a decision, the part, at most one transaction. The
 part comes before the transaction, and the required replicas before the write of a set. The keeper keeps nothing but
@@ -15,7 +15,7 @@ from dataclasses import replace
 from math import inf
 from typing import Final, Protocol
 
-from penstock.broker.failover.dcs import (
+from penstock.broker.failover.consensus_engine import (
     ChangeKind,
     Committed,
     Leader,
@@ -24,7 +24,7 @@ from penstock.broker.failover.dcs import (
     View,
     boot_time,
 )
-from penstock.broker.failover.rules import Decision, Part, ReplicaState, decide
+from penstock.broker.failover.election_rules import Decision, Part, ReplicaState, decide
 from penstock.broker.failover.sync_set import FollowerState, SyncSet
 
 log = logging.getLogger("penstock.failover")

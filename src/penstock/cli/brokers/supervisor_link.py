@@ -23,7 +23,7 @@ import msgspec
 
 from penstock.broker.admin.topics import delete_topic
 from penstock.broker.consumers import is_legal_group
-from penstock.broker.saved_tables import BrokerState
+from penstock.broker.table_persistence import BrokerState
 from penstock.broker.topics import is_system_group, is_topic_of_broker, system_groups
 from penstock.cli.brokers.shared_tables import KINDS, FromBroker, Greeted, GreetingEnd, Json, Key, Kind, Order, Report
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
