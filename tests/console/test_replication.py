@@ -12,7 +12,7 @@ from support.loopback import free_port
 from penstock.client.admin import Admin
 from penstock.console.cluster_view import ClusterView
 from penstock.console.metrics import replication_figures
-from penstock.console.replication import BrokerReplication, Election, Mastership, Replica, Slave, replica_sets
+from penstock.console.replication import BrokerReplication, Election, PastMaster, Replica, Slave, replica_sets
 from penstock.observation.metrics import Family, replication_metrics
 from penstock.testing import broker
 
@@ -103,7 +103,7 @@ def elected(
             problem=problem,
             lease_left_seconds=own_id + 0.5,
             replicas=replicas,
-            masters=[Mastership(epoch=epoch, master=1, since_ms=1, why="elected", is_forced=False)],
+            masters=[PastMaster(epoch=epoch, master=1, since_ms=1, why="elected", is_forced=False)],
         ),
     )
 

@@ -54,7 +54,7 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mastership:
+class PastMaster:
     """How an epoch began."""
 
     epoch: int
@@ -74,7 +74,7 @@ class ReplicaSet:
     epoch: int
     is_paused: bool
     replicas: list[Replica]
-    masters: list[Mastership]
+    masters: list[PastMaster]
     """The last ones, newest first."""
 
 
@@ -92,7 +92,7 @@ class Election:
     problem: str
     lease_left_seconds: float
     replicas: list[Replica]
-    masters: list[Mastership]
+    masters: list[PastMaster]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ def _election(report: HaElections) -> Election:
             for each in report.replicas
         ],
         masters=[
-            Mastership(epoch=each.epoch, master=each.master, since_ms=each.since, why=each.why, is_forced=each.forced)
+            PastMaster(epoch=each.epoch, master=each.master, since_ms=each.since, why=each.why, is_forced=each.forced)
             for each in report.masters
         ],
     )

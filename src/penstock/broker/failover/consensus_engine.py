@@ -4,7 +4,7 @@
     state          State: epoch, master, sync set, ids, ...                                no
     leader         Leader: which process is the master                                     yes
     members/<id>   Member: a running replica                                               yes
-    request        Order: an operator's order                                              no
+    request        SwitchoverOrder: an operator's order                                    no
     history/<n>    Mastership: how epoch n began; the last HISTORY_LIMIT of them           no
 
 `Session` is one lease of one process. `view` is a linearizable read of everything but the history. `commit` carries out
@@ -144,7 +144,7 @@ class Member(_Value, frozen=True, kw_only=True, rename="camel"):
     """Why it cannot be elected, or what it waits for; empty if all is well."""
 
 
-class Order(_Value, frozen=True, kw_only=True, rename="camel"):
+class SwitchoverOrder(_Value, frozen=True, kw_only=True, rename="camel"):
     """An operator's order to the master: hand over to another replica."""
 
     id: Text
@@ -196,7 +196,7 @@ class View:
     members: Mapping[int, Member] = field(default_factory=dict)
     own_members: frozenset[int] = frozenset()
     """The ids whose member key is on this session's lease."""
-    request: Order | None = None
+    request: SwitchoverOrder | None = None
     request_version: int = ABSENT
 
     @classmethod
@@ -220,7 +220,7 @@ class View:
             leader_is_mine=leader is not None and leader.is_mine,
             members=members,
             own_members=frozenset(own),
-            request=None if request is None else _decode(REQUEST, request, Order),
+            request=None if request is None else _decode(REQUEST, request, SwitchoverOrder),
             request_version=ABSENT if request is None else request.version,
         )
         if view.state is not None:

@@ -14,8 +14,8 @@ from penstock.broker.failover.consensus_engine import (
     STATE,
     ChangeKind,
     Mastership,
-    Order,
     State,
+    SwitchoverOrder,
     Transaction,
     View,
     history_key,
@@ -43,7 +43,7 @@ def switch_over(view: View, to: int, name: str, wall_ms: int) -> Transaction:
     if (to and to not in others) or not others:
         which = f"replica {to} is" if to else "no other replica is"
         raise BadOrder(f"{which} in the sync set {list(state.sync)}, so it may lack acknowledged messages")
-    request = Order(id=name, to=to, since=wall_ms)
+    request = SwitchoverOrder(id=name, to=to, since=wall_ms)
     return Transaction(
         what=ChangeKind.ORDER, expected={STATE: view.state_version, REQUEST: 0}, puts={REQUEST: request.to_bytes()}
     )
