@@ -184,11 +184,11 @@ def test_an_answer_that_has_arrived_counts_although_the_loop_was_busy(run: Run, 
 
     def block() -> None:
         ours.recv(1)
-        time.sleep(0.6)
+        time.sleep(1.5)
 
     async def main() -> None:
         asyncio.get_running_loop().add_reader(ours, block)
-        async with Producer("PID", b.namesrv, options=ProducerOptions(timeout_s=0.3)) as producer:
+        async with Producer("PID", b.namesrv, options=ProducerOptions(timeout_s=1.0)) as producer:
             await producer.send(Message("orders", b"first"))
             sends = [asyncio.create_task(producer.send(Message("orders", b"x"))) for _ in range(10)]
             for _ in range(2):
