@@ -80,19 +80,19 @@ test-browser: setup
 
 # Each supported Spark with each Python from 3.11 to 3.13 that is installed, in environments of its own under .cache, and
 # with Delta and Iceberg where they exist for it. uv's cache takes 2.6 GB with the first version. CELLS="4.2.0/3.12
-# 4.0.5/3.13" runs these, CELLS=--short two of them; CELLS=--record writes the table of the documents.
+# 4.0.5/3.13" runs these, CELLS=--short a few checks of two; CELLS=--record writes the table of the documents.
 CELLS ?=
 test-spark-matrix: setup
 	$(BIN)/python tools/spark_matrix.py $(CELLS)
 
-# What takes minutes to hours: a million mutated frames, 10,000 damaged stores, kills, power losses, thousands of
-# histories of a store beside its model: whatever is marked `torture`. Another seed each time, printed, unless
-# PENSTOCK_SEED is set; PENSTOCK_ROUNDS, PENSTOCK_IMAGES, PENSTOCK_DAMAGES, PENSTOCK_FRAMES and PENSTOCK_HISTORIES
-# choose how many.
+# What takes minutes to hours: a million mutated frames, 10,000 damaged stores, kills, power losses, 1,000 failovers,
+# thousands of histories of a store beside its model: whatever is marked `torture`. Another seed each time, printed,
+# unless PENSTOCK_SEED is set; PENSTOCK_ROUNDS, PENSTOCK_IMAGES, PENSTOCK_DAMAGES, PENSTOCK_FRAMES, PENSTOCK_FAILOVERS
+# and PENSTOCK_HISTORIES choose how many. Four workers, also on two cores: half of the tests wait most of their time.
 torture: export PENSTOCK_SEED := $(or $(PENSTOCK_SEED),$(strip $(shell od -An -N3 -tu4 /dev/urandom)))
 torture: setup
 	@echo "PENSTOCK_SEED=$(PENSTOCK_SEED)"
-	$(BIN)/python -m pytest -m torture -s -v -rfE -n 2 --dist worksteal --durations=40
+	$(BIN)/python -m pytest -m torture -s -vv -rfE -n 4 --dist worksteal --durations=40
 
 # A broker under load, killed every minute, while retention deletes and Spark reads: MINUTES of it (60). By hand: it
 # needs 1 GiB of disk and a quiet machine. Writes bench/results/soak.json and docs/explanation/soak.svg.

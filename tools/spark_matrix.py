@@ -4,10 +4,10 @@
     .venv/bin/python tools/spark_matrix.py --table
 
 A cell is a version of PySpark and one of Python, such as 4.2.0/3.12; `make test-spark-matrix` runs all of them, and
-`.ci/run` the short set. Each cell has an environment of its own under .cache/spark-matrix, made by uv, which links
-files from its cache (UV_CACHE_DIR): a version of PySpark is fetched once. An environment is removed after its
-run. Maven fetches the jars of Delta and Iceberg for the versions of Spark that have them. What cannot be had is skipped
-with the reason; a check that fails makes the status 1.
+`.ci/run` with `--short` a few checks of two, whose results are not kept. Each cell has an environment of its own under
+.cache/spark-matrix, made by uv, which links files from its cache (UV_CACHE_DIR): a version of PySpark is fetched once.
+An environment is removed after its run. Maven fetches the jars of Delta and Iceberg for the versions of Spark that have
+them. What cannot be had is skipped with the reason; a check that fails makes the status 1.
 
 With `--record` a run replaces what tests/spark/versions/results.json has of its cells, and writes the table of all
 kept results into docs/reference/compatibility.md. `--table` writes only the table.
@@ -68,7 +68,7 @@ SPARKS: Final = (
     Spark("4.2.0", (_delta("4.2"),), with_delta_package=True),  # the newest that delta-spark accepts
     Spark("4.3.0"),
 )
-SHORT: Final = ("4.0.5/3.11", "4.2.0/3.11")
+SHORT: Final = ("4.0.5/3.13", "4.2.0/3.12")
 TABLE_FORMATS: Final = ("Delta", "Iceberg")
 COLUMNS: Final = ("batch read", "batch write", "streams", "stream write", "jobs", *TABLE_FORMATS)
 
@@ -197,8 +197,8 @@ def jars_of(cell: Cell) -> list[Path]:
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 
-def check(cell: Cell) -> dict[str, Any]:
-    """Makes the environment of a cell, runs the checks in it, and removes it."""
+def check(cell: Cell, *, short: bool = False) -> dict[str, Any]:
+    """Makes the environment of a cell, runs all checks or the short set in it, and removes it."""
     try:
         jars = jars_of(cell)
     except Skipped as reason:
@@ -208,6 +208,8 @@ def check(cell: Cell) -> dict[str, Any]:
     result = CACHE / "result.json"
     result.unlink(missing_ok=True)
     words = [str(environment / "bin" / "python"), str(CHECKS), str(result)]
+    if short:
+        words.append("--short")
     if jars:
         names = " ".join(cell.jars)
         words += ["--jars", ",".join(map(str, jars))]
@@ -234,7 +236,7 @@ def size_of(folder: Path) -> float:
     return sum(seen.values()) / 1e9
 
 
-def run_cells(cells: Sequence[Cell], results: Path) -> int:
+def run_cells(cells: Sequence[Cell], results: Path, *, short: bool = False) -> int:
     """Runs the cells, and writes their results after each. Returns the exit status."""
     ran, skipped, failed = 0, 0, 0
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -242,7 +244,7 @@ def run_cells(cells: Sequence[Cell], results: Path) -> int:
         begun = time.monotonic()
         print(f"-- PySpark {cell.spark.version}, Python {cell.python}", flush=True)
         try:
-            each = check(cell)
+            each = check(cell, short=short)
         except Skipped as reason:
             print(f"skipped: {reason}", flush=True)
             skipped += 1
@@ -327,17 +329,19 @@ def write_table() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Check Penstock with each supported version of Spark.")
     parser.add_argument("cells", nargs="*", metavar="CELL", help="such as 4.2.0/3.12; default: all")
-    parser.add_argument("--short", action="store_true", help=f"only {', '.join(SHORT)}")
+    parser.add_argument("--short", action="store_true", help=f"only a few checks of {', '.join(SHORT)}")
     parser.add_argument("--record", action="store_true", help="put the results into the repository")
     parser.add_argument("--table", action="store_true", help="only write the table of the kept results into the page")
     given = parser.parse_args()
     if given.table:
         return write_table()
-    wanted = [*given.cells, *(SHORT if given.short else ())]
+    if given.short and given.record:
+        parser.error("--short runs a few checks only: its results are not kept")
+    wanted = [*given.cells, *(SHORT if given.short and not given.cells else ())]
     cells = [cell for cell in all_cells() if not wanted or str(cell) in wanted]
     if unknown := set(wanted) - set(map(str, cells)):
         parser.error(f"there is no cell {', '.join(sorted(unknown))}; there are {', '.join(map(str, all_cells()))}")
-    status = run_cells(cells, RESULTS if given.record else CACHE / "results.json")
+    status = run_cells(cells, RESULTS if given.record else CACHE / "results.json", short=given.short)
     return write_table() or status if given.record else status
 
 

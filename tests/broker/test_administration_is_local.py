@@ -8,7 +8,7 @@ import pytest
 from support.brokers import BrokerHome, ok
 
 from penstock.broker.access import NEEDS
-from penstock.broker.broker_core import Client
+from penstock.broker.guarded_operations import Client
 from penstock.protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from support.brokers import BrokerHome, RunningBroker, ok, records
 from support.core_clients import DONE, PlainClient, RecordedRequests
 from support.loopback import until
 
-from penstock.broker.broker import WriteGuard
-from penstock.broker.broker_core import Core, Deferred, Denied, Operation
+from penstock.broker.guarded_operations import Core, Deferred, Denied, Operation, WriteGuard
 from penstock.broker.request_reply import REPLY_TO_CLIENT, RequestReply
 from penstock.broker.send import SendChecks
 from penstock.broker.send_and_pull_results import PullOutcome, SendOutcome

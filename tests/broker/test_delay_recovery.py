@@ -17,6 +17,7 @@ from penstock.broker import delay_recovery
 from penstock.protocol.codes import ResponseCode
 from penstock.remoting.connection import connect
 from penstock.store import Message
+from penstock.store.files.file_io import Files
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -293,3 +294,27 @@ def test_a_broker_that_is_killed_again_and_again_delivers_each_message_once(tmp_
     assert served.stop() == 0
     assert found.keys() == {LAST, *(b"%d" % number for number in range(ROUNDS * EACH))}
     assert [body for body, count in found.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("log_end", "read", "left"),
+    [
+        (300, {1: 3}, None),
+        (299, {1: 3}, {1: 2}),
+        (299, {1: 2}, {1: 2}),
+        (250, {1: 7}, {1: 2}),
+        (99, {1: 3}, {}),
+        (0, {1: 3}, {}),
+        (0, {}, {}),
+    ],
+)
+def test_a_table_that_rests_on_a_lost_part_of_the_log_goes_back_to_one_that_does_not(
+    tmp_path: Path, log_end: int, read: dict[int, int], left: dict[int, int] | None
+) -> None:
+    notes = delay_recovery.SaveNotes(Files(), tmp_path / "delivered.json")
+    for offset in (0, 1, 2, 3):
+        notes.add({1: offset} if offset else {}, 100 * offset)
+    for offset in (1, 2, 3):
+        notes.add({1: offset}, 100 * offset)
+    assert notes.roll_back(read, log_end) == left
+    assert notes.roll_back({} if left is None else left, log_end) is None, "what is lost was forgotten"

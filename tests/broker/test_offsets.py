@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.brokers import AT_ONCE, HALF, OP, SYSTEM_GROUP, BrokerHome, RawClient, make_round, ok, send_half
 
+from penstock.broker.offsets import OffsetTable
+from penstock.format.config_tables import ConsumerOffsets
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.pull import COMMIT_OFFSET
@@ -203,3 +205,13 @@ def test_a_position_behind_the_end_does_not_end_the_checks_of_transactions(home:
             assert await make_round(broker) == 1
 
     run(check())
+
+
+def test_a_client_that_commits_back_and_forth_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    table = OffsetTable(ConsumerOffsets())
+    for number in range(20_000):
+        table.commit("CID", "orders", 0, 5 + number % 2)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == "offset moved back: group=CID topic=orders queue=0 from=6 to=5"
+    assert len(lines) < 60, "one a second"
+    assert table.query("CID", "orders", 0) == 6

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 from support.brokers import BrokerHome, ok, records, send_arguments
 
+from penstock.broker.remoting import compiled_requests
 from penstock.format.batch import encode_batch_body
 from penstock.protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from broker.conftest import Run
 
+EMPTY = encode_batch_body([(0, b"", b"")])
 ITEMS = [(b"one", "TAGS\x01a"), (b"two", "TAGS\x01b\x02KEYS\x01k"), (b"three", "")]
 
 
@@ -89,6 +91,32 @@ def test_a_batch_that_may_not_be_stored_is_refused_whole(
             assert words in (reply.remark or "")
             assert reply.ext["MSG_REGION"] == "DefaultRegion"
             assert broker.store.log.max_offset == 0
+
+    run(check())
+
+
+LARGE = {"max_message_size": 4 << 20, "mapped_file_size_commit_log": 64 << 20}
+
+
+@pytest.mark.parametrize("requests", ["compiled", "general"])
+@pytest.mark.parametrize(("host", "most"), [("127.0.0.1", 31_278), ("::1", 18_108)])
+def test_a_batch_whose_acknowledgement_would_not_fit_a_frame_is_refused_before_it_is_stored(
+    home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch, requests: str, host: str, most: int
+) -> None:
+    monkeypatch.setenv(compiled_requests.VARIABLE, requests)
+
+    async def check() -> None:
+        async with home.running(store={**LARGE, "broker_ip1": host}) as broker:
+            client = await broker.client()
+            ok(await client.send("orders"))
+            for properties in ("", "DELAY\x010"):
+                reply = await client.send_batch("orders", [(b"", properties)] * (most + 1))
+                assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+                assert reply.remark == f"a batch has more than {most} messages, whose ids do not fit into one reply"
+            client.tell(RequestCode.SEND_MESSAGE, EMPTY * (most + 1), **send_arguments("orders", batch=True))
+            reply = ok(await client.send_batch("orders", [(b"", "")] * most))
+            assert reply.ext["queueOffset"] == "1"
+            assert reply.ext["msgId"].count(",") == most - 1
 
     run(check())
 

@@ -13,6 +13,8 @@ from support.brokers import BrokerHome, ok, send_arguments
 from support.disks import FaultyFiles, refuse
 from support.loopback import until
 
+from penstock.broker import send_acks
+from penstock.broker.remoting import compiled_requests
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 
@@ -154,6 +156,42 @@ def test_a_batch_waits_for_the_disk_as_one(home: BrokerHome, run: Run) -> None:
             await until(lambda: len(broker.broker.pending_acks) == 1)
             disk.may_sync.set()
             assert len(ok(await waiting).ext["msgId"].split(",")) == 2
+
+    run(check())
+
+
+@pytest.mark.parametrize("requests", ["compiled", "general"])
+def test_batches_that_wait_count_by_the_bytes_of_their_replies(
+    home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch, requests: str
+) -> None:
+    monkeypatch.setenv(compiled_requests.VARIABLE, requests)
+    large = {"max_message_size": 4 << 20, "mapped_file_size_commit_log": 64 << 20}
+    batch = [(b"", "")] * 9_900  # a reply of 327 KB, like 160 sends
+
+    async def check() -> None:
+        disk = SlowDisk()
+        async with home.running(sync=True, files=disk, store=large, max_unflushed_sends=300) as broker:
+            client, other, acks = await broker.client(), await broker.client(), broker.broker.pending_acks
+            ok(await client.send("orders"))
+            monkeypatch.setattr(send_acks, "MAX_PENDING", 450)
+            disk.may_sync.clear()
+            waiting = [asyncio.create_task(client.send_batch("orders", batch)) for _ in range(2)]
+            await until(lambda: len(acks) == 2)
+            end = broker.store.log.queue.wrote_offset
+            for reply in await asyncio.gather(*(client.send_batch("orders", batch) for _ in range(2))):
+                assert reply.code == ResponseCode.SYSTEM_BUSY
+                assert "maxUnflushedSends" in (reply.remark or "")
+            assert broker.store.log.queue.wrote_offset == end
+            waiting.append(asyncio.create_task(other.send_batch("orders", batch)))
+            await until(lambda: len(acks) == 3)
+            reply = await other.send("orders")
+            assert reply.code == ResponseCode.SYSTEM_BUSY
+            assert "all connections" in (reply.remark or "")
+            disk.may_sync.set()
+            for reply in await asyncio.gather(*waiting):
+                ok(reply)
+            assert len(acks) == 0
+            assert ok(await client.send_batch("orders", batch)), "their places were given back"
 
     run(check())
 

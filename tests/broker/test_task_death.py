@@ -28,9 +28,10 @@ from penstock.broker.queue_locks import QueueLocks
 from penstock.broker.registration import BrokerRegistration
 from penstock.broker.replication import config_sync
 from penstock.broker.replication.config_sync import ConfigCopy
-from penstock.broker.replication.master import CatchUpSender, SlaveConnection
+from penstock.broker.replication.log_frames import CatchUpSender
 from penstock.broker.replication.replication import ReplicationStatus
 from penstock.broker.replication.slave import LogReceiver
+from penstock.broker.replication.slave_connection import SlaveConnection
 from penstock.broker.send_acks import PendingAck
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.stats import StoreWatch

@@ -85,15 +85,18 @@ def test_a_store_in_use_stays_as_it_is_and_stays_its_owners(
             MessageStore.open(path, Settings.dev())
 
 
-CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "os.utime", "os.chmod"}
+CHANGES = frozenset(
+    {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "os.utime", "os.chmod"}
+)
 watched: list[str] = []
 """What was opened for writing or changed, while a test looks."""
 
 
-def watch(event: str, arguments: tuple[object, ...]) -> None:
+def watch(event: str, arguments: tuple[object, ...], changes: frozenset[str] = CHANGES) -> None:
+    # `changes` is bound here: the hook runs until the interpreter has ended, when globals are None already.
     if event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
         watched.append(f"open {arguments[0]}")
-    elif event in CHANGES:
+    elif event in changes:
         watched.append(f"{event} {arguments[0]}")
 
 

@@ -12,7 +12,7 @@ from client.test_producer import everything
 from client.test_what_brokers_answer import STORED
 from support.clients import FakeCluster, until_true
 
-from penstock.client import Message, Producer, ProducerOptions, SendResult, sync
+from penstock.client import Message, Producer, ProducerOptions, SendResult, batching, sync
 from penstock.errors import BadMessage, BadSettings, NoAnswer, Refused
 from penstock.format.batch import decode_batch_body
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -89,6 +89,21 @@ def test_a_batch_leaves_when_it_is_full_or_when_everything_waits_in_batches(run:
             async with Producer("PID", fake.namesrv, options=lingering(max_in_flight=5)) as producer:
                 await asyncio.gather(*(producer.send(Message("T", b"x")) for _ in range(20)))
                 assert server.sizes == [5, 5, 5, 5]
+
+    run(main())
+
+
+def test_a_batch_never_has_more_messages_than_a_reply_has_room_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "_BATCH_LIMIT", 30)
+
+    async def main() -> None:
+        server, options = Broker(), lingering(max_in_flight=1000, batch_bytes=4 << 20)
+        async with server.cluster.running() as fake, Producer("PID", fake.namesrv, options=options) as producer:
+            sends = [asyncio.create_task(producer.send(Message("T", b"x"))) for _ in range(70)]
+            await until_true(lambda: len(server.sizes) == 2)
+            await producer.flush()
+            assert all(task.done() for task in sends)
+            assert server.sizes == [30, 30, 10]
 
     run(main())
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client import Later, MessageQueue, ReceivedMessage
-from penstock.client.assignment import ProcessQueue
-from penstock.client.handlers import HandlerRunner
+from penstock.client.assigned_queues import ProcessQueue
+from penstock.client.message_handlers import HandlerRunner
 from penstock.client.offsets import FileOffsets
 from penstock.errors import BadSettings
 from penstock.format.record import Record

@@ -152,6 +152,7 @@ def test_a_batch_is_one_queue_and_consecutive_offsets(run: Run, b: LocalBroker) 
         ([Message("%RETRY%a", b"")], "a retry topic"),
         ([Message("a", b"", sharding_key="1"), Message("a", b"", sharding_key="2")], "the same sharding key"),
         ([Message("a", b"x" * 3_000_000), Message("a", b"x" * 3_000_000)], "send it in parts"),
+        ([Message("a", b"")] * 31_279, "a batch has 31279 messages; the limit is 31278, .*; send it in parts"),
     ],
 )
 def test_what_cannot_be_a_batch_is_refused(run: Run, b: LocalBroker, messages: list[Message], why: str) -> None:

@@ -9,8 +9,10 @@ import pytest
 from support.messages import BORN, G1, G2, G3, STORED, make_record
 
 from penstock.format import kernels
+from penstock.format.constants import MESSAGE_MAGIC_V2
 from penstock.format.hosts import encode_host
 from penstock.format.kernel_row_types import Reason
+from penstock.format.record_layout import size_and_magic
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 
@@ -87,6 +89,20 @@ def test_whole_records_are_copied() -> None:
     out = bytearray(300)
     kernels.copy_published(out, 10, G1 + G2)
     assert out == bytes(10) + G1 + G2 + bytes(10)
+
+
+@pytest.mark.parametrize("count", [1, 2, 511, 512, 513, 1024, 1025, 1500])
+@pytest.mark.parametrize("first_size", [len(G1), 0])
+def test_a_batch_that_is_taken_back_leaves_zeros(count: int, first_size: int) -> None:
+    out = bytearray(G2 + count * G1 + G2)
+    kernels.take_back(out, len(G2), len(out) - len(G2), first_size)
+    assert out == G2 + bytes(count * len(G1)) + G2
+
+
+def test_a_record_gets_the_magic_of_its_version() -> None:
+    out = bytearray(100)
+    kernels.publish(out, 0, 100, MESSAGE_MAGIC_V2)
+    assert size_and_magic(out) == (100, MESSAGE_MAGIC_V2)
 
 
 @pytest.mark.parametrize(

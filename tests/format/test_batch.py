@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadMessage
-from penstock.format.batch import BatchItem, decode_batch_body, encode_batch_body
+from penstock.format.batch import BatchItem, decode_batch_body, encode_batch_body, has_more_messages
 from penstock.format.properties import decode_properties, join_properties
 
 TWO = [BatchItem(1, b"one", b"TAGS\x01TagB"), BatchItem(-1, b"", b"")]
@@ -58,3 +58,14 @@ def test_properties_that_no_record_can_hold_are_refused() -> None:
 def test_the_batchs_properties_do_not_tear_the_last_one_of_a_message() -> None:
     joined = join_properties(TWO[0].properties, b"CLUSTER\x01DefaultCluster")
     assert decode_properties(joined) == {"TAGS": "TagB", "CLUSTER": "DefaultCluster"}
+
+
+@given(items, st.integers(0, 12))
+def test_messages_of_a_batch_are_counted_up_to_a_limit(messages: list[tuple[int, bytes, bytes]], most: int) -> None:
+    assert has_more_messages(encode_batch_body(messages), most) == (len(messages) > most)
+
+
+@given(st.binary(max_size=200), st.integers(0, 5))
+def test_rubbish_is_counted_without_an_error(data: bytes, most: int) -> None:
+    assert has_more_messages(data, most) in (False, True)
+    assert not has_more_messages(bytes(22 * 10), 5), "a size of 0 makes no sense"

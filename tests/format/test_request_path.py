@@ -213,7 +213,7 @@ def test_it_returns_early_once_there_are_enough_replies() -> None:
 def test_records_of_a_pull_are_passed_on_as_they_are() -> None:
     path = CheckedPath()
     frame = encode(ORDINARY["a send"]) + encode(ORDINARY["a pull"]) + encode(ORDINARY["a query"])
-    at, _, replies, _ = path.path.serve(None, frame, 0, HOST, True)
+    at, _, replies, *_ = path.path.serve(None, frame, 0, HOST, True)
     assert at == len(frame)
     assert [type(piece) for piece in replies] == [bytes, bytes, bytes]
     assert replies[1] == FOUND
@@ -228,8 +228,8 @@ def test_pulls_that_wait_hear_of_a_message_to_their_queue_only() -> None:
 def test_nothing_is_appended_while_the_log_is_closed_or_sends_are_not_taken() -> None:
     path = CheckedPath()
     frame = encode(ORDINARY["a send"])
-    assert path.path.serve(None, frame, 0, HOST, False) == (0, len(frame), [], None)
-    assert path.path.serve(None, frame, 0, b"", True) == (0, 0, [], None)
+    assert path.path.serve(None, frame, 0, HOST, False) == (0, len(frame), [], None, None)
+    assert path.path.serve(None, frame, 0, b"", True) == (0, 0, [], None, None)
     path.appender.is_open = False
     assert path.serve(frame) == (0, len(frame), b"")
 
@@ -241,9 +241,8 @@ def test_replies_to_the_sends_of_one_read_wait_together() -> None:
     path, beside = CheckedPath(), CheckedPath()
     sends = [encode(ORDINARY["a send"]), encode(ORDINARY["a one-way send"]), encode(ORDINARY["a batch"])]
     data = b"".join(sends)
-    at, stop, replies, error = path.path.serve(None, data, 0, HOST, True, 5)
-    assert (at, stop, replies, error) == (len(data), len(data), [], None)
-    _, _, at_once, _ = beside.path.serve(None, data, 0, HOST, True)
+    assert path.path.serve(None, data, 0, HOST, True, 5) == (len(data), len(data), [], None, None)
+    _, _, at_once, *_ = beside.path.serve(None, data, 0, HOST, True)
     end = int(path.appender.bytes_appended)
     assert path.calls.safe == [(end, 4, 2, b"".join(at_once))], "a batch of two, and one of the others without a reply"
     assert path.log == beside.log
@@ -253,17 +252,26 @@ def test_sends_beyond_the_room_for_waiting_replies_are_left() -> None:
     path = CheckedPath()
     send, one_way = encode(ORDINARY["a send"]), encode(ORDINARY["a one-way send"])
     data = send + one_way + send + one_way
-    at, stop, replies, _ = path.path.serve(None, data, 0, HOST, True, 2)
+    at, stop, replies, *_ = path.path.serve(None, data, 0, HOST, True, 2)
     assert (at, stop, replies) == (len(data) - len(one_way), len(data), [])
     assert [count for _, _, count, _ in path.calls.safe] == [2]
-    assert path.path.serve(None, data, at, HOST, True, 0) == (at, len(data), [], None)
+    assert path.path.serve(None, data, at, HOST, True, 0) == (at, len(data), [], None, None)
     assert len(path.calls.safe) == 1
+
+
+def test_a_batch_takes_as_much_room_as_its_reply_has_bytes() -> None:
+    path = CheckedPath()
+    batch, send = encode(Command(320, SEND_BATCH, ONE_MESSAGE * 300, 7)), encode(ORDINARY["a send"])
+    for room, served in ((1, 1), (3, 1), (4, 2)):  # 300 ids of 19 bytes: as much as three sends
+        data = batch + send
+        at, *_ = path.path.serve(None, data, 0, HOST, True, room)
+        assert at == (len(batch) if served == 1 else len(data))
 
 
 def test_what_is_answered_at_once_does_not_wait_with_the_sends_around_it() -> None:
     path = CheckedPath()
     send, query = encode(ORDINARY["a send"]), encode(ORDINARY["a query"])
-    _, _, replies, _ = path.path.serve(None, query + send + query + send, 0, HOST, True, 9)
+    _, _, replies, *_ = path.path.serve(None, query + send + query + send, 0, HOST, True, 9)
     assert len(FrameReader().feed(b"".join(replies))) == 2
     assert [count for _, _, count, _ in path.calls.safe] == [1, 1]
 
@@ -282,9 +290,9 @@ def test_a_call_that_raises_fails_its_request_and_no_other(name: str) -> None:
     path = CheckedPath()
     path.calls.failure = RuntimeError("a bug")
     query, failing = encode(ORDINARY["a query"]), encode(ORDINARY[name])
-    at, stop, replies, error = path.path.serve(None, query + failing + query, 0, HOST, True)
+    at, stop, replies, failure, late = path.path.serve(None, query + failing + query, 0, HOST, True)
     assert (at, stop) == (len(query), len(query) + len(failing))
-    assert error is path.calls.failure
+    assert (failure, late) == (path.calls.failure, None)
     assert len(FrameReader().feed(b"".join(replies))) == 1
     assert path.path.serve(None, query + failing + query, stop, HOST, True)[0] == 2 * len(query) + len(failing)
 
@@ -295,10 +303,33 @@ def test_a_call_that_raises_after_a_send_does_not_undo_it() -> None:
     woken: list[bool] = []
     path.appender.wake, path.appender.is_follower_asleep = lambda: woken.append(True), True
     frame = encode(Command(310, {**SEND, "e": "3"}, b"x"))
-    at, stop, replies, error = path.path.serve(None, frame, 0, HOST, True)
-    assert (at, stop, error) == (len(frame), len(frame), path.calls.failure)
+    at, stop, replies, failure, late = path.path.serve(None, frame, 0, HOST, True)
+    assert (at, stop, failure, late) == (len(frame), len(frame), None, path.calls.failure)
     assert len(FrameReader().feed(b"".join(replies))) == 1
     assert woken == [True]
+
+
+def test_a_call_that_raises_after_a_send_does_not_fail_the_frame_behind_it() -> None:
+    path = CheckedPath()
+    path.calls.failure = RuntimeError("a bug")
+    send, left = encode(ORDINARY["a send"]), encode(LEFT["an unknown code"])
+    at, stop, replies, failure, late = path.path.serve(None, send + left, 0, HOST, True)
+    assert (at, stop, failure, late) == (len(send), len(send) + len(left), None, path.calls.failure)
+    assert len(FrameReader().feed(b"".join(replies))) == 1
+
+
+def test_a_request_behind_sends_that_cannot_wait_is_left_and_has_not_failed() -> None:
+    path, failure = CheckedPath(), RuntimeError("a bug")
+
+    def cannot_wait(*arguments: object) -> None:
+        raise failure
+
+    path.calls.when_safe = cannot_wait  # type: ignore[method-assign]
+    path.renew()
+    send, query = encode(ORDINARY["a send"]), encode(ORDINARY["a query"])
+    place = len(send), len(send) + len(query)
+    assert path.path.serve(None, send + query, 0, HOST, True, 5) == (*place, [], None, failure)
+    assert not path.calls.asked
 
 
 def test_constant_parts_of_replies_are_checked() -> None:
@@ -319,4 +350,4 @@ def test_the_plain_twin_leaves_everything() -> None:
     path.answer_sends(b"", b"", (b"",) * 5, b"", b"")
     path.answer_pulls((b"",) * 5)
     path.answer_offsets((b"",) * 3, (b"",) * 2)
-    assert path.serve(None, encode(ORDINARY["a send"]), 0, HOST, True) == (0, 0, [], None)
+    assert path.serve(None, encode(ORDINARY["a send"]), 0, HOST, True) == (0, 0, [], None, None)

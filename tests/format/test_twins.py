@@ -128,6 +128,18 @@ def test_publishing(at: int, size: int, data: bytes) -> None:
     assert_equal_writes("copy_published", 100, at, data)
 
 
+@given(st.integers(-2, 120), st.integers(-2, 120), st.sampled_from([0, 0xDAA320A7, 0xDAA320AB]))
+def test_publishing_with_a_magic(at: int, size: int, magic: int) -> None:
+    assert_equal_writes("publish", 100, at, size, magic)
+
+
+@given(st.lists(records, max_size=4), st.integers(-2, 500), st.integers(-2, 500), st.integers(-200, 500))
+def test_taking_back(fields: list[dict], start: int, stop: int, first_size: int) -> None:
+    log, _ = log_and_rows(fields)
+    assert_equal_writes("take_back", len(log), start, stop, first_size, before=bytes(log))
+    assert_equal_writes("take_back", len(log), 0, len(log), first_size, before=bytes(log))
+
+
 flips = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=6)
 
 

@@ -17,8 +17,8 @@ pytest.importorskip("pyspark", reason="these tests need the extra `spark`")
 from penstock.cli.main import main
 from penstock.errors import BadStore, StoreFailed
 from penstock.pipeline import session
-from penstock.pipeline.jobs.derived_log import DerivedLogReader
 from penstock.pipeline.jobs.dispatch import DispatchJob
+from penstock.pipeline.jobs.dispatch_source import DerivedLogReader
 from penstock.pipeline.stream_source import LogSlice, PublishedLogReader
 from penstock.store import Dispatch
 from penstock.store.external_dispatch import agreement_files

@@ -11,7 +11,7 @@ from support.messages import make_log, make_record
 from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.damaged_ranges import DamagedRange
+from penstock.store.damage_and_quarantine import DamagedRange
 from penstock.store.files.file_io import Files
 from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.files.overlay_files import OverlayFiles
@@ -108,6 +108,16 @@ def test_a_batch_that_is_not_published_yet_is_the_end_of_the_log(tmp_path: Path)
     data[size : size + 8] = bytes(8)
     log = log_with(tmp_path, data)
     assert recheck_live_log(log, len(data), [DamagedRange(size, size, "UNWRITTEN")]) == (size, [])
+
+
+def test_a_hole_that_is_known_as_damage_is_no_batch_in_progress(tmp_path: Path) -> None:
+    data = make_log([b"one", b"two", b"three"])
+    size = len(make_record(0, b"one"))
+    data[size : size + 8] = bytes(8)
+    log, damage = log_with(tmp_path, data), [DamagedRange(size, size, "UNWRITTEN")]
+    assert recheck_live_log(log, len(data), damage, damage) == (len(data), damage)
+    elsewhere = [DamagedRange(0, size, "UNWRITTEN"), DamagedRange(2 * size, 5, "UNWRITTEN")]
+    assert recheck_live_log(log, len(data), damage, elsewhere) == (size, [])
 
 
 def test_damage_stays_damage(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from support.stores import Clock, StoreHome, is_one_sentence
 
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
-from penstock.store.damaged_ranges import Quarantine, QuarantinedFolder, quarantined_folders
+from penstock.store.damage_and_quarantine import Quarantine, QuarantinedFolder, quarantined_folders
 from penstock.store.files.file_io import Files
 from penstock.store.files.overlay_files import OverlayFiles
 

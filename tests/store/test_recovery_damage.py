@@ -10,7 +10,7 @@ from support.stores import StoreHome
 
 from penstock.format.record import Record
 from penstock.store import Message
-from penstock.store.damaged_ranges import DamagedRange, merged, merged_by_file, read_damage, write_damage
+from penstock.store.damage_and_quarantine import DamagedRange, merged, merged_by_file, read_damage, write_damage
 from penstock.store.files.file_io import Files
 
 pytestmark = pytest.mark.usefixtures("kernels_name")

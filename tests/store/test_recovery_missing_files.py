@@ -11,7 +11,7 @@ from support.stores import StoreHome
 from penstock.errors import BadStore
 from penstock.format.record import Record
 from penstock.store import GetStatus, Message
-from penstock.store.damaged_ranges import DamagedRange, read_damage
+from penstock.store.damage_and_quarantine import DamagedRange, read_damage
 from penstock.store.files.file_io import Files
 
 pytestmark = pytest.mark.usefixtures("kernels_name")

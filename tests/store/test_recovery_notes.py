@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 from penstock.format.checkpoint import Checkpoint
 from penstock.store import Message, MessageStore, Settings, log_walk
 from penstock.store.config_files import ConfigFiles
-from penstock.store.dispatch_state import DispatchState, FileSizes, QueueNote, read_state
+from penstock.store.dispatch_checkpoint import DispatchState, FileSizes, QueueNote, read_state
 from penstock.store.files.file_io import Files
 from penstock.store.recovery import Progress
 

@@ -1,4 +1,7 @@
-"""A record whose first bytes were zeroed looks unwritten: that costs the record, and nothing behind it."""
+"""A record whose first bytes were zeroed looks unwritten: that costs the record at most, and nothing behind it.
+
+After a crash it is like the first record of a batch that a kill interrupted, and is completed: the rest of it is whole.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ def test_what_follows_a_record_with_a_zeroed_head_is_served(
     if crashed:
         (root / "abort").touch()
     with MessageStore.open(root, Settings.dev()) as store:
-        (damage,) = store.report.damage
-        assert (damage.physical_offset, damage.size) == (answers[2].physical_offset, answers[2].size)
+        lost = [] if crashed else [(answers[2].physical_offset, answers[2].size)]
+        assert [(each.physical_offset, each.size) for each in store.report.damage] == lost
         assert store.report.torn_bytes == 0
-        assert [message.body for message in store.get("orders", 0, 0).messages] == [b"0", b"1", b"3", b"4"]
+        served = [b"0", b"1", b"2", b"3", b"4"] if crashed else [b"0", b"1", b"3", b"4"]
+        assert [message.body for message in store.get("orders", 0, 0).messages] == served
         assert [record.body for record in store.query("orders", "k4")] == [b"4"]
         assert store.put(Message("orders", b"5")).queue_offset == 5

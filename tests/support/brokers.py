@@ -387,6 +387,11 @@ class Served:
         return self._log.read_text()
 
     def start(self) -> None:
+        self.launch()
+        self.wait_until_up()
+
+    def launch(self) -> None:
+        """Starts the process, and does not wait until it answers."""
         command = [*self._within, sys.executable, "-m", "penstock.cli.main", "serve", "--store", str(self.folder)]
         command += ["--profile", "dev"]
         command += ["--listen", self.address, "--namesrv", self.namesrv, "--console", "off"]
@@ -397,9 +402,11 @@ class Served:
             command += ["--set", setting]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def wait_until_up(self) -> None:
         deadline = time.monotonic() + _UP_WITHIN_S
         while not self._answers():
-            assert self._process.poll() is None, self._log.read_text()
+            assert self.is_running, self._log.read_text()
             assert time.monotonic() < deadline, self._log.read_text()
             time.sleep(0.02)
 

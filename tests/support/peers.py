@@ -196,6 +196,8 @@ def broker_environment(home: Path) -> dict[str, str]:
 
 
 _JAVA_UP_WITHIN_S = 60
+_ATTEMPTS = 3
+_IN_USE = "Address already in use"
 
 
 class JavaServed:
@@ -214,10 +216,16 @@ class JavaServed:
     def start(self) -> None:
         port = int(self.address.rpartition(":")[2])
         settings = {"brokerName": "broker-a", "namesrvAddr": self.namesrv, **self._settings}
-        java = self._command = broker_command(self._home, self._store, port, self._class_path, settings, heap="512m")
-        ours = [sys.executable, "-m", "penstock.cli.main", "namesrv", "--listen", self.namesrv]
-        for command, address in ((ours, self.namesrv), (java, self.address)):
-            self._run(command, address)
+        self._run([sys.executable, "-m", "penstock.cli.main", "namesrv", "--listen", self.namesrv], self.namesrv)
+        for left in reversed(range(_ATTEMPTS)):
+            self._command = broker_command(self._home, self._store, port, self._class_path, settings, heap="512m")
+            try:
+                self._run(self._command, self.address)
+                return
+            except AssertionError as error:  # a connection of some program has the port for slaves meanwhile
+                if not left or _IN_USE not in str(error) or "haListenPort" in self._settings:
+                    raise
+                self._processes.pop()
 
     def _run(self, command: list[str], address: str) -> None:
         said = self._home / f"{len(self._processes)}.txt"

@@ -161,8 +161,9 @@ class CheckedPath:
             self.renew()
         before, asked = self._marks[0], len(self.calls.asked)
         safe, committed = len(self.calls.safe), len(self.calls.committed)
-        served, stop, replies, error = self.path.serve(self, data, at, HOST, True, self._room)
-        assert error is None
+        served, stop, replies, failure, late = self.path.serve(self, data, at, HOST, True, self._room)
+        assert failure is None
+        assert late is None
         assert at <= served <= stop <= len(data)
         records = self._records(before)
         questions = iter(self.calls.asked[asked:])

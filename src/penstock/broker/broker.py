@@ -4,6 +4,9 @@ Start order: the store is opened and recovered before the broker is created. The
 its handlers; then it listens, registers with name servers, and delivers delayed messages. So a half-started broker
 serves no client, and no route leads to a broker that does not listen yet.
 
+While the broker refuses messages (`write_guard`), because it stops, hands over, or its lease may have ended, it stores
+none of its own either: it delivers no delayed messages, and checks no transactions.
+
 Stop order: refuse new messages (SERVICE_NOT_AVAILABLE, so that clients send elsewhere); unregister; stop delayed
 delivery; answer the held pulls, also those that wait for the disk, and the sends that wait for the disk or a slave;
 close the port; save the tables; close the store. A step that exceeds the time limit is cut off. This loses no
@@ -25,9 +28,9 @@ from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_local, on
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.admin.accounts import AdminAccounts
 from penstock.broker.admin.act_log import ActLog
-from penstock.broker.broker_core import Call, ClientRequests, Core, Denied, Guard, Operation, host_text
 from penstock.broker.consumers import Clients
 from penstock.broker.filters import SqlCompiler, compile_sql
+from penstock.broker.guarded_operations import ClientRequests, Core, Guard, Operation, WriteGuard, host_text
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
 from penstock.broker.pull import MovedOffsets, Pulls, SlaveReads
@@ -55,7 +58,6 @@ from penstock.errors import Unreachable
 from penstock.namesrv.name_server import NameServer
 from penstock.namesrv.route_table import RegisteredBroker as BrokerIdentity
 from penstock.protocol.bodies.admin import HaElections
-from penstock.protocol.codes import ResponseCode
 from penstock.protocol.frame import MAX_FRAME
 from penstock.remoting.connection import Address
 from penstock.remoting.limits import ConnectionLimits
@@ -84,37 +86,6 @@ class Concern(Protocol):
     """A class with operations for clients."""
 
     def operations(self) -> tuple[Operation, ...]: ...
-
-
-class WriteGuard:
-    """A guard that refuses operations which store messages while anything has closed it."""
-
-    def __init__(self) -> None:
-        self._reasons: dict[str, str] = {}
-        self.why_not = ""
-        """Why messages are refused, for clients; empty if they are accepted."""
-
-    def close(self, what: str, why: str) -> None:
-        """Refuses messages because of `what`, until `open` with the same."""
-        self._reasons[what] = why
-        self.why_not = next(iter(self._reasons.values()))
-
-    def open(self, what: str) -> None:
-        """Accepts messages, unless something else refuses them."""
-        self._reasons.pop(what, None)
-        self.why_not = next(iter(self._reasons.values()), "")
-
-    def __call__(self, operation: Operation) -> Call:
-        if not operation.writes:
-            return operation.call
-        call = operation.call
-
-        def guarded(*arguments: Any) -> Any:
-            if self.why_not:
-                raise Denied(ResponseCode.SERVICE_NOT_AVAILABLE, self.why_not)
-            return call(*arguments)
-
-        return guarded
 
 
 class Broker:
@@ -169,6 +140,7 @@ class Broker:
         )
         self._queries = MessageQueries(store)
         self.write_guard = WriteGuard()
+        state.delayed.may_append = self.transaction_check.may_append = self._accepts_messages
         if self.replication.is_slave:
             self.write_guard.close("role", "this broker is a slave and does not accept messages; send to its master")
         self.core = self._assemble(requests, local, compile_sql)
@@ -324,21 +296,22 @@ class Broker:
     def _leave(self) -> None:
         """Stops as at SIGTERM, because a task has ended without which the broker must not go on."""
         if self._stopping is None:
-            self._stopping = asyncio.create_task(self._stop(None))
+            self._stopping = asyncio.create_task(self._stop(None, unregister=True))
 
-    async def stop(self, limit_s: float | None = None) -> bool:
+    async def stop(self, limit_s: float | None = None, *, unregister: bool = True) -> bool:
         """Stops in the order of the module's docstring. Returns whether every step finished within `limit_s` seconds.
 
         `limit_s` defaults to the setting stopLimitMillis. A second call waits for the first, and returns the same.
+        Without `unregister`, name servers are told nothing: a broker of this address registers again soon.
         """
         if self._stopping is None:
-            self._stopping = asyncio.create_task(self._stop(limit_s))
+            self._stopping = asyncio.create_task(self._stop(limit_s, unregister=unregister))
         return await asyncio.shield(self._stopping)
 
-    async def _stop(self, limit_s: float | None) -> bool:
+    async def _stop(self, limit_s: float | None, *, unregister: bool) -> bool:
         limit = self.state.settings.now.stop_limit_millis / 1000 if limit_s is None else limit_s
         deadline = asyncio.get_running_loop().time() + limit
-        in_time = await _within(self._stop_serving(limit), deadline)
+        in_time = await _within(self._stop_serving(limit, unregister=unregister), deadline)
         saved = await _within(self._save(), deadline)
         closed = await _within(asyncio.to_thread(self.store.close), deadline)
         for done, step in (
@@ -350,10 +323,10 @@ class Broker:
                 log.error("the broker stopped before %s: the time limit passed, or it failed", step)
         return in_time and saved and closed
 
-    async def _stop_serving(self, limit_s: float) -> None:
+    async def _stop_serving(self, limit_s: float, *, unregister: bool) -> None:
         self.write_guard.close("stop", "this broker is stopping; send to another one")
         await self.state.tasks.stop()
-        await self.registration.stop()
+        await self.registration.stop(unregister=unregister)
         self.state.delayed.stop()
         self.state.scheduler.stop()
         await asyncio.to_thread(self._queries.stop)

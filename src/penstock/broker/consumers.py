@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.broker.broker_core import Client, ClientRequests, Operation
 from penstock.broker.filters import SqlCompiler
+from penstock.broker.guarded_operations import Client, ClientRequests, Operation
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.topics import (
     MAX_CREATED_BYTES,

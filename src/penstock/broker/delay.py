@@ -8,8 +8,11 @@ never be stored is skipped and logged.
 
 The progress of each level is in delayOffset.json. The file is written every `flushDelayOffsetInterval` ms and at the
 end, always after the log was synced. So the file never counts a message as delivered that a power failure could take
-back. What was delivered after it was written, a start finds in the log (`delivered.py`), so a kill doubles no message.
-Use it from the loop's thread only.
+back. What was delivered after it was written, a start finds in the log (`delay_recovery`), so a kill doubles none.
+
+Delivery does not wait for the replicas. So a slave takes over a master's table only when its own log has all that the
+table rests on (`replication.config_sync`), and notes with it where the master's log ended. Nothing is delivered while
+the broker refuses messages (`may_append`): its successor may be at work already. Use it from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.format.queue_unit import NO_RECORD_SIZE
 from penstock.format.record import Record
 from penstock.store.cold_reads import try_read
+from penstock.store.config_files import ConfigFile
 from penstock.store.message_store import MessageStore
 from penstock.task_supervision import Supervisor
 
@@ -72,13 +76,26 @@ class DelayedMessages:
         """The step that each level runs now. A level has a call or a step, never both."""
         self._closed = True
         """Until `start`: a slave never starts delivery, its master delivers."""
-        self._notes = SaveNotes(store)
+        self.may_append: Callable[[], bool] = lambda: True
+        """Whether this broker may store messages now. The broker sets it."""
+        self._notes = SaveNotes(store.engine.io, store.layout.delivered)
+        log_end = store.log.queue.wrote_offset
+        left = self._notes.roll_back(self._next, log_end)
+        if left is not None and left != self._next:
+            log.warning(
+                "the log ends at %d, before deliveries that delayOffset.json counts: these are made again",
+                log_end,
+            )
+        self.is_rolled_back = left is not None
+        """Whether the table is not the one that was read: it must be saved before the log grows; see `roll_back`."""
+        self._next = self._next if left is None else left
+        begin = self._notes.log_end_of(self._next)
+        self._rests_on = begin
+        """Of a slave: the offset before which the log has all that the table rests on; None if that is not known."""
         self._unsearched: tuple[int, int] | None = None
         """The range of the log in which the first start searches for delivered messages; None after the search."""
         self._search: asyncio.Task[None] | None = None
         if store.role.delivers:
-            log_end = store.log.queue.wrote_offset
-            begin = self._notes.log_end_of(loaded.offsets)
             self._unsearched = (log_end if begin is None else begin, log_end)
         store.on_arrival(self._on_arrival)
         scheduler.on_set_back.append(self._wake_all)
@@ -142,7 +159,8 @@ class DelayedMessages:
 
     def version(self) -> object:
         """Returns a value that changes when there is something new to save."""
-        return *self._next.items(), self._store.log.queue.wrote_offset // _LOG_STEP if self._store.role.delivers else 0
+        end = self._store.log.queue.wrote_offset if self._store.role.delivers else self._rests_on or 0
+        return *self._next.items(), end // _LOG_STEP
 
     def snapshot(self) -> DelayOffsets:
         """Returns the contents of delayOffset.json."""
@@ -150,19 +168,27 @@ class DelayedMessages:
 
     def begin_save(self) -> DelayOffsets:
         """Returns the contents of delayOffset.json, to be written after `before_write`."""
-        if self._store.role.delivers and self._unsearched is None:
+        if not self._store.role.delivers:
+            if self._rests_on is not None:
+                self._notes.add(self._next, self._rests_on)
+        elif self._unsearched is None:
             self._notes.add(self._next, self._store.log.queue.wrote_offset)
         return self.snapshot()
 
     def before_write(self) -> None:
         """Syncs the log, then notes where it ended at `begin_save`. Runs in the writing thread. Raises StoreFailed."""
         self._store.flush()
-        if self._store.role.delivers:
-            self._notes.write()
+        self._notes.write()
 
-    def replace(self, offsets: DelayOffsets) -> None:
-        """Replaces the table by the master's. Callers must stop delivery first."""
+    def write_roll_back(self, file: ConfigFile[DelayOffsets]) -> None:
+        """Saves the table that was rolled back. Blocks: for a start, before the log can grow. Raises StoreFailed."""
+        file.write(self.snapshot())
+        self._notes.write()
+
+    def replace(self, offsets: DelayOffsets, log_end: int | None = None) -> None:
+        """Replaces the table by the master's, which rests on the log before `log_end`. Delivery must be stopped."""
         self._next = dict(offsets.offsets)
+        self._rests_on = log_end
 
     # -- delivering ------------------------------------------------------------------------------------------
 
@@ -224,8 +250,8 @@ class DelayedMessages:
                 if 0 < due - now <= self._levels[level - 1]:  # a longer wait means that the clock was set back
                     return int(due)
                 if size != NO_RECORD_SIZE:
-                    found = self._store.try_look_up(physical_offset)
-                    if not self._put(physical_offset, await completed(self._store, found, (self, level))):
+                    record = await completed(self._store, self._store.try_look_up(physical_offset), (self, level))
+                    if not self.may_append() or not self._put(physical_offset, record):
                         return now + _RETRY_MS
                 offset += 1
                 self._next[level] = offset

@@ -6,8 +6,12 @@ it ended when the file was saved, and each level goes on after the last message 
 
 `penstock/delivered.json` has that offset for each of the last few saves, with the table that was saved. It is written
 before delayOffset.json. The entry whose table equals delayOffset.json is used, so a crash between the two files, or a
-start from the backup, changes nothing. If there is none (RocketMQ, or a slave, saved the table), nothing is searched:
-the messages of the last seconds are delivered again, as RocketMQ does.
+start from the backup, changes nothing. If there is none (RocketMQ saved the table), nothing is searched: the messages
+of the last seconds are delivered again, as RocketMQ does. A slave writes the file, too: with each table that it copied,
+the offset at which the master's log ended then. So a slave that becomes the master searches what it got since.
+
+A log can be shorter than when a table was saved: a slave's log is cut where its master's parts from it, and its part
+behind that may have had the deliveries. A table that rests on what is gone does not count (`roll_back`).
 
 A wrong match would lose a message, so only what cannot be doubted counts. A record stands for one delayed message, even
 if two are equal in every byte. All records behind the offset belong to messages that the table does not count, because
@@ -24,6 +28,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -37,6 +42,7 @@ from penstock.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 from penstock.format.topics import is_legal_topic
 from penstock.store.commit_log import CommitLog
 from penstock.store.files.atomic_files import read_checksummed, write_checksummed
+from penstock.store.files.file_io import Files
 from penstock.store.message import Message
 from penstock.store.message_store import MessageStore
 
@@ -66,11 +72,14 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 class SaveNotes:
-    """The file `penstock/delivered.json`. `add` and `log_end_of` run on the loop, `write` in the saving thread."""
+    """On which part of the log a table of progress rests: the file `penstock/delivered.json`, or one like it.
 
-    def __init__(self, store: MessageStore) -> None:
-        self._io = store.engine.io
-        self._path = store.layout.delivered
+    `write` runs in the saving thread, all else on the loop.
+    """
+
+    def __init__(self, io: Files, path: Path) -> None:
+        self._io = io
+        self._path = path
         document = read_checksummed(self._io, self._path, _Document)
         self._saves = (_NEVER_SAVED,) if document is None else document.saves[-_SAVES:]
 
@@ -79,9 +88,35 @@ class SaveNotes:
         wanted = tuple(sorted(offsets.items()))
         return next((save.log_end for save in reversed(self._saves) if save.offsets == wanted), None)
 
+    @property
+    def is_worth_writing(self) -> bool:
+        """Whether anything was ever noted."""
+        return self._saves != (_NEVER_SAVED,)
+
+    @property
+    def last(self) -> Mapping[int, int]:
+        """The table that was noted last."""
+        return dict(self._saves[-1].offsets)
+
     def add(self, offsets: Mapping[int, int], log_end: int) -> None:
         """Notes a table that is about to be saved."""
         self._saves = (*self._saves, SavedProgress(tuple(sorted(offsets.items())), log_end))[-_SAVES:]
+
+    def roll_back(self, offsets: Mapping[int, int], log_end: int) -> dict[int, int] | None:
+        """Forgets the tables that rest on a part of the log which is gone, because the log ends at `log_end`.
+
+        `offsets` is the table that was read. Returns the table that holds instead, the newest one that rests on what is
+        left; None if nothing is gone. Then the caller must save that table, and after it call `write`, before the log
+        grows: once it has grown, no start can see that something is gone.
+        """
+        if not log_end and offsets:  # the whole store was moved aside, and these notes with it
+            self._saves = (_NEVER_SAVED,)
+            return {}
+        kept = tuple(save for save in self._saves if save.log_end <= log_end)
+        if len(kept) == len(self._saves):
+            return None
+        self._saves = kept or (_NEVER_SAVED,)
+        return dict(offsets if self.log_end_of(offsets) is not None else self.last)
 
     def write(self) -> None:
         """Writes the file. Raises StoreFailed."""

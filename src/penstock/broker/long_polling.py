@@ -22,8 +22,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from penstock.broker.broker_core import Client, Deferred
 from penstock.broker.filters import Selection
+from penstock.broker.guarded_operations import Client, Deferred
 from penstock.broker.send_and_pull_results import PullOutcome
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.memory_budget import Budget

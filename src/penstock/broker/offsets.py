@@ -14,11 +14,13 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Final
 
-from penstock.broker.broker_core import Client, Operation
 from penstock.broker.cold_look_ups import after_read
 from penstock.broker.consumers import GroupTable
+from penstock.broker.delay_recovery import SaveNotes
+from penstock.broker.guarded_operations import Client, Operation
 from penstock.broker.topics import MAX_CREATED_BYTES, MAX_CREATED_BYTES_OF_CLIENT, BrokerTopics, is_system_group
 from penstock.format.config_tables import ConsumerOffsets
+from penstock.format.constants import HALF_TOPIC, OP_HALF_TOPIC
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.offsets import (
     EarliestTimeReply,
@@ -31,7 +33,9 @@ from penstock.protocol.headers.offsets import (
     UpdateConsumerOffset,
 )
 from penstock.protocol.memory_budget import Budget, entry_bytes
+from penstock.rate_limited_log import RateLimitedLog
 from penstock.store.cold_reads import ColdRead, try_read
+from penstock.store.config_files import ConfigFile
 from penstock.store.message import EVERYTHING, Page
 from penstock.store.message_store import MessageStore
 from penstock.store.query import Boundary
@@ -43,12 +47,17 @@ _QUEUE_BYTES: Final = 128
 """What one queue's offset takes."""
 
 
+OffsetsByQueue = dict[tuple[str, str], dict[int, int]]
+"""Offsets by topic and group, then by queue id."""
+
+
 class OffsetTable:
     """Consumer offsets: by topic and group, then by queue id."""
 
     def __init__(self, loaded: ConsumerOffsets) -> None:
         self._offsets = loaded.offsets
         self._extra = loaded.extra
+        self._moved_back = RateLimitedLog(log)
         self.changes = 0
         """The number of changes so far. An unchanged table need not be written."""
         self.budget = Budget("consumer offsets", MAX_BYTES)
@@ -94,9 +103,8 @@ class OffsetTable:
         if before == NOT_FOUND:
             queues = self._grow(group, topic, 1, by)
         elif offset < before:
-            log.warning(
-                "offset moved back: group=%s topic=%s queue=%d from=%d to=%d", group, topic, queue_id, before, offset
-            )
+            where = f"group={group} topic={topic} queue={queue_id}"
+            self._moved_back.warn(f"offset moved back: {where} from={before} to={offset}")
         queues[queue_id] = offset
         self.changes += 1
 
@@ -121,10 +129,21 @@ class OffsetTable:
         return known
 
     def replace(self, offsets: ConsumerOffsets) -> None:
-        """Replaces the table by the master's. For slaves."""
-        if offsets.offsets != self._offsets:
-            self.budget.count(_size(offsets.offsets) - _size(self._offsets))
-            self._offsets = {key: dict(queues) for key, queues in offsets.offsets.items()}
+        """Replaces the table by the master's, apart from the broker's own groups. For slaves."""
+        self._replace({**_of_clients(offsets.offsets), **_own(self._offsets)})
+
+    def own(self) -> OffsetsByQueue:
+        """Returns the offsets of the broker's own groups."""
+        return _own(self._offsets)
+
+    def replace_own(self, offsets: OffsetsByQueue) -> None:
+        """Replaces the offsets of the broker's own groups by those of a table."""
+        self._replace({**_of_clients(self._offsets), **_own(offsets)})
+
+    def _replace(self, offsets: OffsetsByQueue) -> None:
+        if offsets != self._offsets:
+            self.budget.count(_size(offsets) - _size(self._offsets))
+            self._offsets = {key: dict(queues) for key, queues in offsets.items()}
             self.changes += 1
 
     def clone(self, source: str, target: str, topic: str) -> None:
@@ -146,6 +165,72 @@ class OffsetTable:
 
 
 _NONE: Final[dict[int, int]] = {}
+
+
+def _own(offsets: OffsetsByQueue) -> OffsetsByQueue:
+    return {key: dict(queues) for key, queues in offsets.items() if is_system_group(key[1])}
+
+
+def _of_clients(offsets: OffsetsByQueue) -> OffsetsByQueue:
+    return {key: queues for key, queues in offsets.items() if not is_system_group(key[1])}
+
+
+class OwnOffsets:
+    """The offsets of the broker's own groups, and on which part of the log they rest, as far as that was saved.
+
+    They are the progress of transaction checks. The file `penstock/checked.json` notes with them where the log ended,
+    as `penstock/delivered.json` does for delayed messages. If the log lost a part that they rest on, they go back to
+    the last ones that rest on what is left, or there are none: then the next round reads all half messages and marks.
+    """
+
+    def __init__(self, store: MessageStore, table: OffsetTable) -> None:
+        self._store = store
+        self._table = table
+        self._notes = SaveNotes(store.engine.io, store.layout.checked)
+        self._rests_on: int | None = None
+        """Of a slave: the offset before which the log has all that the offsets rest on; None if that is not known."""
+        log_end, now = store.log.queue.wrote_offset, self._numbers()
+        left = self._notes.roll_back(now, log_end)
+        if left is not None and left != now:
+            log.warning("the log ends at %d, before the ends of some transactions: those are checked again", log_end)
+            queues = {name: left[number] for number, name in enumerate(_CHECKED) if number in left}
+            table.replace_own({(name, CHECK_GROUP): {0: offset} for name, offset in queues.items()})
+        self.is_rolled_back = left is not None
+        """Whether offsets are not those that were read: they must be saved before the log grows; see `roll_back`."""
+
+    def _numbers(self) -> dict[int, int]:
+        found = (self._table.query(CHECK_GROUP, name, 0) for name in _CHECKED)
+        return {number: offset for number, offset in enumerate(found) if offset >= 0}
+
+    def replace(self, offsets: ConsumerOffsets, log_end: int) -> None:
+        """Takes the master's over, which rest on the log before `log_end`. For slaves."""
+        self._table.replace_own(offsets.offsets)
+        self._rests_on = log_end
+
+    def begin_save(self) -> ConsumerOffsets:
+        """Returns the contents of consumerOffset.json, to be written after `before_write`."""
+        now, end = self._numbers(), self._rests_on
+        if self._store.role.delivers:
+            end = self._store.log.queue.wrote_offset
+        if end is not None and now != self._notes.last:
+            self._notes.add(now, end)
+        return self._table.snapshot()
+
+    def before_write(self) -> None:
+        """Syncs the log, then notes where it ended at `begin_save`. Runs in the writing thread. Raises StoreFailed."""
+        self._store.flush()
+        if self._notes.is_worth_writing:
+            self._notes.write()
+
+    def write_roll_back(self, file: ConfigFile[ConsumerOffsets]) -> None:
+        """Saves the table that was rolled back. Blocks: for a start, before the log can grow. Raises StoreFailed."""
+        file.write(self._table.snapshot())
+        self._notes.write()
+
+
+CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""The group whose offsets are the progress of transaction checks, as in RocketMQ."""
+_CHECKED: Final = (HALF_TOPIC, OP_HALF_TOPIC)
 
 
 def _size(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> int:

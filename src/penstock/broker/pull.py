@@ -20,9 +20,9 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.broker_core import Client, Operation, host_text
 from penstock.broker.consumers import sql_compiler
 from penstock.broker.filters import ALL, RecordFilter, Selection, SqlCompiler, by_tags
+from penstock.broker.guarded_operations import Client, Operation, host_text
 from penstock.broker.long_polling import HeldPull, HeldPulls
 from penstock.broker.message_hooks import ConsumeContext
 from penstock.broker.send_and_pull_results import PullOutcome

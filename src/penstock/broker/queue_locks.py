@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from penstock.broker.broker_core import Client, Operation
+from penstock.broker.guarded_operations import Client, Operation
 from penstock.protocol.bodies.queues import LockBatchRequestBody, LockBatchResponseBody, MessageQueue
 from penstock.protocol.memory_budget import Budget, entry_bytes
 

@@ -61,6 +61,8 @@ class BrokerRegistration:
         self._remote = [_Remote(address, self, tasks) for address in settings.now.name_servers]
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
+        self.may_register: Callable[[], bool] = lambda: True
+        """Whether this broker is certain of its role now. If it is not, it registers at a later time."""
         self.on_master: Callable[[str, str], object] = _ignore
         """Called on a slave with the master's log address and client address, when a name server reports them."""
         topics.on_change.append(self.changed)
@@ -92,7 +94,7 @@ class BrokerRegistration:
             remote.changed.set()
 
     def _register_embedded(self) -> None:
-        if self._embedded is not None:
+        if self._embedded is not None and self.may_register():
             try:
                 self._embedded.register_local(self._broker, self.topics())
             except Refusal as refusal:  # another master was elected, and this one is about to learn it
@@ -102,11 +104,15 @@ class BrokerRegistration:
             if master is not None and not self._broker.is_master:
                 self.on_master(master.ha_address, master.address)
 
-    async def stop(self) -> None:
-        """Unregisters from all name servers that answer in time."""
-        if self._embedded is not None:
+    async def stop(self, *, unregister: bool = True) -> None:
+        """Registers no more. Unregisters from all name servers that answer in time, if that is wanted.
+
+        RocketMQ's name servers remove whatever is registered with the id of a master: after an election they would
+        remove the successor.
+        """
+        if self._embedded is not None and unregister:
             self._embedded.unregister_local(self._broker)
-        await asyncio.gather(*(remote.stop() for remote in self._remote))
+        await asyncio.gather(*(remote.stop(unregister=unregister) for remote in self._remote))
 
     # -- requests --------------------------------------------------------------------------------------------
 
@@ -182,7 +188,8 @@ class _Remote:
         self._is_registered = False
         while True:
             self.changed.clear()
-            await self._register()
+            if self._registration.may_register():
+                await self._register()
             self._supervisor.recovered(self._name)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(
@@ -205,10 +212,10 @@ class _Remote:
             log.info("registered with name server %s", self._address)
         self._is_registered = True
 
-    async def stop(self) -> None:
+    async def stop(self, *, unregister: bool) -> None:
         await self._supervisor.end(self._name)
         if self._connection is not None and not self._connection.closed:
             with contextlib.suppress(PenstockError):
-                if self._is_registered:
+                if self._is_registered and unregister:
                     await self._connection.request(self._registration.unregister_request(), _UNREGISTER_S)
             self._connection.close()

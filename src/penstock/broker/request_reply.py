@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.broker_core import Client, ClientRequests, Operation, host_text
 from penstock.broker.consumers import ClientTable
+from penstock.broker.guarded_operations import Client, ClientRequests, Operation, host_text
 from penstock.broker.send import SendChecks
 from penstock.broker.send_and_pull_results import PutOutcomes, SendOutcome
 from penstock.broker.settings import SettingsInForce

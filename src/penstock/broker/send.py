@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.broker_core import Client, ClientHosts, Operation
 from penstock.broker.consumers import GroupTable
+from penstock.broker.guarded_operations import Client, ClientHosts, Operation
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.message_hooks import Hooks, SendContext
 from penstock.broker.send_acks import PendingAck, PendingAcks
@@ -28,7 +28,7 @@ from penstock.broker.stats import MessageCounters
 from penstock.broker.topics import NOT_FOR_SENDING, UNIT, UNIT_SUBSCRIPTION, BrokerTopics, dead_letter_topic
 from penstock.errors import BadMessage
 from penstock.format import kernels
-from penstock.format.batch import decode_batch_body
+from penstock.format.batch import decode_batch_body, has_more_messages
 from penstock.format.config_tables import TopicConfig
 from penstock.format.constants import CLUSTER, DELAY, HALF_TOPIC, PROPERTY_SEPARATOR, RETRY_PREFIX, TRAN_MSG, WAIT
 from penstock.format.properties import encode_properties, join_properties, split_properties
@@ -151,7 +151,15 @@ _NOT_IN_A_BATCH = (f"{DELAY}\x01".encode(), f"{TRAN_MSG}\x01".encode())
 
 
 def batch_messages(
-    request: SendMessage, body: bytes, *, queue_id: int, sys_flag: int, born_host: str, cluster: str, max_size: int
+    request: SendMessage,
+    body: bytes,
+    *,
+    queue_id: int,
+    sys_flag: int,
+    born_host: str,
+    cluster: str,
+    max_size: int,
+    max_count: int,
 ) -> list[Message]:
     """Returns one message per item of the batch `body`, in order. Raises BadMessage.
 
@@ -161,6 +169,8 @@ def batch_messages(
         raise BadMessage("a batch cannot be sent to a retry topic")
     if len(body) > max_size:
         raise BadMessage(f"a batch of {len(body)} bytes is too long; {max_size} are allowed (maxMessageSize)")
+    if has_more_messages(body, max_count):
+        raise BadMessage(f"a batch has more than {max_count} messages, whose ids do not fit into one reply")
     common = encode_properties({**_common(request), CLUSTER: cluster})
     items = None
     if not any(name in body for name in _NOT_IN_A_BATCH):
@@ -455,6 +465,7 @@ class Sends:
                 born_host=self._hosts[client],
                 cluster=self._cluster,
                 max_size=self._store.settings.max_message_size,
+                max_count=self._outcomes.batch_limit,
             )
         except BadMessage as error:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None

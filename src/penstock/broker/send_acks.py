@@ -4,8 +4,9 @@ The loop never blocks on them. Each waits in the store's watermarks (`store/wate
 the outcome says SUCCESS, that the disk or a slave was too late, that no slave can ack soon, or that the log could not
 be synced. One fsync, or one report of a slave, acks every send that it covers, with one call into the loop.
 
-The number of pending acks per client is limited (maxUnflushedSends). Further sends get SYSTEM_BUSY before anything is
-stored.
+The number of pending acks per client is limited (maxUnflushedSends), and that of all clients. Further sends get
+SYSTEM_BUSY before anything is stored. An ack counts as one more for each `ACK_BYTES` of its reply: the reply to a batch
+has the ids of all its messages.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.broker_core import Client, Deferred
+from penstock.broker.guarded_operations import Client, Deferred
 from penstock.broker.send_and_pull_results import SendOutcome, code_of
 from penstock.broker.settings import SettingsInForce
 from penstock.protocol.codes import Refusal, ResponseCode
@@ -25,14 +26,16 @@ from penstock.store.message_store import MessageStore
 from penstock.store.watermarks import Waiter
 from penstock.task_supervision import OnDeath, Supervisor
 
+ACK_BYTES: Final = 2048
+"""What an ack that waits may take."""
 MAX_PENDING: Final = 131_072
-"""Limit of the sends that wait, over all connections: about 256 MiB."""
+"""Limit of the sends that wait, over all connections: 256 MiB at `ACK_BYTES` each."""
 
 
 class PendingAck(Deferred[SendOutcome]):
     """The outcome of a send that waits until the log is safe."""
 
-    __slots__ = ("client", "is_settled", "outcome")
+    __slots__ = ("client", "is_settled", "outcome", "weight")
     count = 1
     """The number of sends."""
 
@@ -40,6 +43,8 @@ class PendingAck(Deferred[SendOutcome]):
         super().__init__()
         self.client = client
         self.outcome = outcome
+        self.weight = 1 + len(outcome.msg_id) // ACK_BYTES
+        """As how many sends it counts for the limits."""
         self.is_settled = False
 
     def end(self, status: PutStatus, reason: str) -> None:
@@ -54,11 +59,12 @@ class PendingReplies:
     """Encoded replies to several sends that wait until the log is safe; `send` sends them, with another code if it is
     not safe in time."""
 
-    __slots__ = ("client", "count", "send")
+    __slots__ = ("client", "count", "send", "weight")
 
-    def __init__(self, client: Client, count: int, send: Callable[[ResponseCode, str], object]) -> None:
+    def __init__(self, client: Client, count: int, size: int, send: Callable[[ResponseCode, str], object]) -> None:
         self.client = client
         self.count = count
+        self.weight = max(count, 1 + size // ACK_BYTES)
         self.send = send
 
     def end(self, status: PutStatus, reason: str) -> None:
@@ -78,6 +84,8 @@ class PendingAcks:
         self._thread = threading.get_ident()
         self._by_client: Counter[Client] = Counter()
         self._pending = 0
+        self._weight = 0
+        """The pending acks by weight; `_by_client` has those of each client."""
         self._ended: deque[Waiter[PendingAck | PendingReplies]] = deque()
         """Acks that other threads have ended, until the loop settles them."""
         self._is_scheduled = False
@@ -99,7 +107,7 @@ class PendingAcks:
 
     def check(self, client: Client) -> None:
         """Raises Refusal if too many sends of a client wait already."""
-        if self._pending >= MAX_PENDING:
+        if self._weight >= MAX_PENDING:
             raise Refusal(ResponseCode.SYSTEM_BUSY, "too many sends of all connections wait for the disk")
         if self._by_client[client] >= self._settings.now.max_unflushed_sends:
             why = "too many sends of this connection wait for the disk (maxUnflushedSends); wait for their replies"
@@ -108,7 +116,7 @@ class PendingAcks:
     def room(self, client: Client) -> int:
         """Returns how many more sends of a client may wait."""
         of_client = self._settings.now.max_unflushed_sends - self._by_client[client]
-        return max(0, min(MAX_PENDING - self._pending, of_client))
+        return max(0, min(MAX_PENDING - self._weight, of_client))
 
     def when_safe(self, client: Client, end_offset: int, outcome: SendOutcome) -> SendOutcome | PendingAck:
         """Returns the outcome, deferred until the log is safe up to `end_offset` if it has to be.
@@ -123,16 +131,17 @@ class PendingAcks:
         return outcome if pending.is_settled else pending
 
     def send_when_safe(
-        self, client: Client, end_offset: int, count: int, send: Callable[[ResponseCode, str], object]
+        self, client: Client, end_offset: int, count: int, size: int, send: Callable[[ResponseCode, str], object]
     ) -> None:
         """Calls `send` with SUCCESS once the log is safe up to `end_offset`, or with another code and its reason.
 
-        For `count` sends of a client whose replies are encoded: one step ends them all.
+        For `count` sends of a client whose replies are encoded, in `size` bytes: one step ends them all.
         """
-        self._wait(end_offset, PendingReplies(client, count, send))
+        self._wait(end_offset, PendingReplies(client, count, size, send))
 
     def _wait(self, end_offset: int, pending: PendingAck | PendingReplies) -> None:
-        self._by_client[pending.client] += pending.count
+        self._by_client[pending.client] += pending.weight
+        self._weight += pending.weight
         self._pending += pending.count
         self._drained.clear()
         self._watermarks.wait(end_offset, self._on_ended, pending)
@@ -162,7 +171,8 @@ class PendingAcks:
             waiter = self._ended.popleft()
             pending = waiter.token
             self._pending -= pending.count
-            self._by_client[pending.client] -= pending.count
+            self._weight -= pending.weight
+            self._by_client[pending.client] -= pending.weight
             if self._by_client[pending.client] <= 0:
                 del self._by_client[pending.client]
             pending.end(waiter.status, waiter.reason)

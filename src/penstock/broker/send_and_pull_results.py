@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.format.hosts import encode_host
 from penstock.protocol.codes import Refusal, ResponseCode
+from penstock.protocol.headers.send import batch_limit
 from penstock.store.message import BatchResult, Page, PutResult, PutStatus
 from penstock.store.message_store import MessageStore
 
@@ -55,6 +56,8 @@ class PutOutcomes:
     def __init__(self, store: MessageStore) -> None:
         self.host = encode_host(store.settings.store_host).hex().upper()
         """The start of every message id."""
+        self.batch_limit = batch_limit(len(self.host) + 16)
+        """Limit of the messages of a batch."""
         self._folder = str(store.layout.root)
 
     def msg_id(self, physical_offset: int) -> str:

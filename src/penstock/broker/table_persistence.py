@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from penstock.broker.consumers import ClientTable, GroupTable
 from penstock.broker.delay import DelayedMessages
 from penstock.broker.message_hooks import Hooks
-from penstock.broker.offsets import OffsetTable
+from penstock.broker.offsets import OffsetTable, OwnOffsets
 from penstock.broker.queue_locks import QueueLocks
 from penstock.broker.scheduler import Scheduler
 from penstock.broker.settings import BrokerSettings, SettingsInForce
@@ -132,7 +132,8 @@ class BrokerState:
     """The store, the settings in force, the tables and the supervised tasks. All concerns share them.
 
     Create it within the running loop. Raises BadStore if a file and its backup are both unreadable, because a broker
-    that has lost its consumers' offsets is worse than no broker.
+    that has lost its consumers' offsets is worse than no broker. Raises StoreFailed if the log lost a part that the
+    broker's own progress rests on, and what is left of that cannot be saved.
     """
 
     def __init__(
@@ -155,9 +156,14 @@ class BrokerState:
         self._adopt_topics()
         self.groups = GroupTable(_read(config.subscription_groups), self.settings, clock)
         self.offsets = OffsetTable(_read(config.consumer_offsets))
+        self.own_offsets = OwnOffsets(store, self.offsets)
+        if self.own_offsets.is_rolled_back:
+            self.own_offsets.write_roll_back(config.consumer_offsets)
         self.counters = MessageCounters()
         self.scheduler = Scheduler(clock)
         self.delayed = DelayedMessages(store, _read(config.delay_offsets), self.scheduler, clock, self.tasks)
+        if self.delayed.is_rolled_back:
+            self.delayed.write_roll_back(config.delay_offsets)
         self.clients = ClientTable()
         self.locks = QueueLocks()
         self.hooks = Hooks()
@@ -201,7 +207,10 @@ class BrokerState:
         saved_topics = SavedTable(files.topics, topics.snapshot, lambda: topics.data_version)
         saved_groups = SavedTable(files.subscription_groups, groups.snapshot, lambda: groups.data_version)
         saved_offsets = SavedTable(
-            files.consumer_offsets, offsets.snapshot, lambda: offsets.changes, before_write=self.store.flush
+            files.consumer_offsets,
+            self.own_offsets.begin_save,
+            lambda: offsets.changes,
+            before_write=self.own_offsets.before_write,
         )
         saved_delays = SavedTable(
             files.delay_offsets, self.delayed.begin_save, self.delayed.version, before_write=self.delayed.before_write

@@ -14,7 +14,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.broker.broker_core import Call, Client, Deferred, Operation
+from penstock.broker.guarded_operations import Call, Client, Deferred, Operation
 from penstock.format.properties import split_properties
 from penstock.protocol.codes import SERVED, Refusal, ResponseCode
 from penstock.protocol.headers.pull import PullMessage, QueryMessage, ViewMessage

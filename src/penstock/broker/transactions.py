@@ -16,8 +16,9 @@ A message may delay its first check (CHECK_IMMUNITY_TIME_IN_SECONDS). Later half
 saved position stays at the delayed one, and which of the later half messages have ended stays in memory: a bit for each
 (`EndedHalves`), and only of the 67 million that follow the position; those behind them are checked once it has moved.
 The position is a consumer offset of group CID_RMQ_SYS_TRANS, as in RocketMQ. After a
-crash it is a few seconds old, and the next round skips the half messages that were marked meanwhile. Use everything
-here from the loop's thread only.
+crash it is a few seconds old, and the next round skips the half messages that were marked meanwhile. The position rests
+on marks in the log, and does not wait for the replicas: a slave takes it over when its own log has them (`OwnOffsets`).
+A round stores nothing while the broker refuses messages. Use everything here from the loop's thread only.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.broker_core import Client, ClientRequests, Operation, administration
 from penstock.broker.cold_look_ups import after_read, completed
 from penstock.broker.consumers import ClientTable, GroupMember
+from penstock.broker.guarded_operations import Client, ClientRequests, Operation, administration
 from penstock.broker.long_polling import HeldPulls
+from penstock.broker.offsets import CHECK_GROUP as GROUP
 from penstock.broker.offsets import OffsetTable
 from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
@@ -210,7 +212,6 @@ def _committed(half: Record) -> Message:
     )
 
 
-GROUP: Final = "CID_RMQ_SYS_TRANS"
 IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 _HOUR_MS: Final = 3_600_000
 _PAGE: Final = 32
@@ -329,6 +330,8 @@ class TransactionCheck:
         self._requests = requests
         self._settings = settings
         self._clock = clock
+        self.may_append: Callable[[], bool] = lambda: True
+        """Whether this broker may store messages now. The broker sets it."""
         self._ended = EndedHalves()
         self._read_marks = -1
         """The queue offset up to which marks were read; -1 if none were read yet."""
@@ -434,7 +437,9 @@ class TransactionCheck:
         return self._clock() - half.store_timestamp < self._settings.now.transaction_time_out
 
     async def _check(self, half: Record) -> bool:
-        """Asks the producer, or expires the half message. Returns False if the store does not accept messages."""
+        """Asks the producer, or expires the half message. Returns False if no messages are accepted now."""
+        if not self.may_append():
+            return False
         times_asked = _times_asked(half)
         too_old = self._clock() - half.born_timestamp > self._store.settings.file_reserved_time * _HOUR_MS
         if times_asked >= self._settings.now.transaction_check_max or too_old:

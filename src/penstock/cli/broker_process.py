@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, Protocol
 from penstock import __version__
 from penstock.broker.access import Access
 from penstock.broker.broker import Broker
-from penstock.broker.broker_core import host_text
+from penstock.broker.guarded_operations import host_text
 from penstock.broker.observation import Observation
 from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.settings import BrokerSettings, observe_address
@@ -212,7 +212,7 @@ class ServeOptions:
         Access.of(broker)
         if broker.failover != "off":
             from penstock.broker.failover.configuration import check_failover, engine_of
-            from penstock.broker.failover.role_commands import commands_of
+            from penstock.broker.failover.role_change_commands import commands_of
 
             if self.is_supervised:
                 raise BadSettings(

@@ -13,9 +13,9 @@ from functools import partial
 from penstock.broker.access import Access
 from penstock.broker.broker import Broker
 from penstock.broker.failover.configuration import engine_of
-from penstock.broker.failover.node import BrokerNode, Host
-from penstock.broker.failover.role_commands import RoleCommands, commands_of
-from penstock.broker.failover.service import Failover
+from penstock.broker.failover.failover_threads import Failover
+from penstock.broker.failover.role_change_commands import RoleCommands, commands_of
+from penstock.broker.failover.role_switch import BrokerNode, Host
 from penstock.broker.settings import BrokerSettings
 from penstock.cli.broker_process import ListeningPort
 from penstock.namesrv.name_server import NameServer

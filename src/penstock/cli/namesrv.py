@@ -71,7 +71,7 @@ async def _serve(
     settings: NamesrvSettings, host: str, port: int, observe_at: tuple[str, int] | None, as_json: bool
 ) -> None:
     """Serves until a signal arrives."""
-    from penstock.broker.broker_core import host_text
+    from penstock.broker.guarded_operations import host_text
     from penstock.namesrv import NameServer
     from penstock.namesrv.observation import NameServerObservation
     from penstock.observation.http_responder import answering

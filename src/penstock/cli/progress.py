@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich import progress as bars
 
     from penstock.store import Progress
-    from penstock.store.damaged_ranges import MayExceed
+    from penstock.store.damage_and_quarantine import MayExceed
 
 _SILENT_SECONDS = 0.5
 _LINE_SECONDS = 5.0

@@ -12,8 +12,8 @@ PenstockError.
 
 from penstock.client.admin import Admin
 from penstock.client.config import ClientConfig, Credentials
-from penstock.client.handlers import DeadLetter, Later
 from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from penstock.client.message_handlers import DeadLetter, Later
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.pull_consumer import PullConsumer
 from penstock.client.pull_requests import PullResult, PullStatus, Sql92

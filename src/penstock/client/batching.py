@@ -32,7 +32,10 @@ from penstock.format.constants import (
 from penstock.format.message_id import make_unique_id
 from penstock.format.properties import encode_properties
 from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.headers.send import batch_limit
 
+_BATCH_LIMIT: Final = batch_limit(56)
+"""Limit of the messages of a batch that every broker accepts, also one with an IPv6 address and its longer ids."""
 _ALONE: Final = frozenset(
     {
         DELAY,
@@ -140,7 +143,7 @@ class OutgoingBatches:
         """
         self._linger_s = linger_s
         self._batch_bytes = batch_bytes
-        self._max_waiting = max_waiting
+        self._max_waiting = min(max_waiting, _BATCH_LIMIT)
         self._send = send
         self._sent = sent
         self._loop: asyncio.AbstractEventLoop | None = None

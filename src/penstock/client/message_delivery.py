@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from penstock.client.assignment import ProcessQueue
+from penstock.client.assigned_queues import ProcessQueue
 from penstock.client.client_core import ClientInstance
-from penstock.client.handlers import DeadLetter, HandlerRunner, Later, Outcome
 from penstock.client.message import ReceivedMessage
+from penstock.client.message_handlers import DeadLetter, HandlerRunner, Later, Outcome
 from penstock.client.offsets import OffsetStore
 from penstock.client.queue_locks import ClientQueueLocks
 from penstock.client.routes import TEMPLATE_TOPIC

@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from penstock import __version__
-from penstock.client.assignment import Assignments, Consumption, ProcessQueue
+from penstock.client.assigned_queues import Assignments, Consumption, ProcessQueue
 from penstock.client.client_core import ClientInstance, ClientLifecycle, check_group
 from penstock.client.config import Namesrv
-from penstock.client.handlers import AnyHandler, DeadLetter, HandlerRunner, Later
 from penstock.client.message import ReceivedMessage
 from penstock.client.message_delivery import UNLIMITED, ConcurrentConsumption, OrderedConsumption, SendBackRequests
+from penstock.client.message_handlers import AnyHandler, DeadLetter, HandlerRunner, Later
 from penstock.client.offsets import BrokerOffsets, ConsumeFrom, FileOffsets, OffsetStore, QueueOffsets, StartOffset
 from penstock.client.pull_requests import make_subscription
 from penstock.client.queue_locks import RENEW_S, ClientQueueLocks

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.client.assignment import Assignments
+from penstock.client.assigned_queues import Assignments
 from penstock.client.client_core import ClientInstance
 from penstock.client.routes import Route
 from penstock.errors import NoAnswer, NoRoute, PenstockError, Refused, Unreachable

@@ -36,7 +36,7 @@ from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.compression import deflate_body
-from penstock.protocol.headers.send import SendMessageReply, SendMessageV2
+from penstock.protocol.headers.send import SendMessageReply, SendMessageV2, batch_limit
 from penstock.remoting.connection import Connection
 
 _MIN_AVOID_S: Final = 1.0
@@ -50,6 +50,8 @@ _RETRY_OTHER: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERM
 _SEND_ALONE: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
 """Response codes for a batch whose messages may be accepted one by one."""
 _PAUSE_S: Final = 0.1
+_BATCH_LIMIT: Final = batch_limit(32)
+"""Limit of the messages of a batch. A broker with an IPv6 address, which has longer ids, refuses already fewer."""
 SendReport = SendResult | PenstockError
 
 
@@ -157,6 +159,9 @@ def pack_batch(messages: Sequence[Message], packing: PackingOptions) -> Outgoing
     """Builds the request for several messages of one topic. Raises BadMessage."""
     if not messages:
         raise BadMessage("a batch needs at least one message")
+    if len(messages) > _BATCH_LIMIT:
+        why = "because the ids of all have to fit into one reply; send it in parts"
+        raise BadMessage(f"a batch has {len(messages)} messages; the limit is {_BATCH_LIMIT}, {why}")
     first = messages[0]
     if first.topic.startswith(RETRY_PREFIX):
         raise BadMessage("messages of a retry topic cannot be sent in a batch")

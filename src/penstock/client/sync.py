@@ -22,8 +22,8 @@ from penstock.client.admin.messages import MessageAdmin
 from penstock.client.admin.topics import OffsetAdmin, TopicAdmin
 from penstock.client.config import ClientConfig, Credentials, Namesrv
 from penstock.client.event_loop_thread import Blocking, Facade, blocking
-from penstock.client.handlers import AnyHandler, DeadLetter, Later
 from penstock.client.message import Message, ReceivedMessage
+from penstock.client.message_handlers import AnyHandler, DeadLetter, Later
 from penstock.client.offsets import QueueOffsets
 from penstock.client.producer import ProducerOptions
 from penstock.client.pull_requests import Sql92

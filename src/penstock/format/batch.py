@@ -19,6 +19,7 @@ from penstock.errors import BadMessage
 from penstock.format.constants import MAX_PROPERTIES_LENGTH
 
 _HEAD = struct.Struct(">iiiii")
+_SIZE = struct.Struct(">i")
 _PROPERTIES_LENGTH = struct.Struct(">h")
 FIXED_SIZE = _HEAD.size + _PROPERTIES_LENGTH.size
 """The size of a message in a batch without its body and properties."""
@@ -46,6 +47,24 @@ def encode_batch_body(items: Iterable[BatchItem | tuple[int, bytes, bytes]]) -> 
         pieces += [_HEAD.pack(size, 0, 0, flag, len(body)), body]
         pieces += [_PROPERTIES_LENGTH.pack(len(properties)), properties]
     return b"".join(pieces)
+
+
+def has_more_messages(data: bytes, most: int) -> bool:
+    """Returns whether a batch's body has more than `most` messages. False if a size makes no sense.
+
+    It reads the sizes of the first `most` messages, and of none if more would not fit into the body anyway.
+    """
+    at, end = 0, len(data)
+    if end <= most * FIXED_SIZE:
+        return False
+    for _ in range(most):
+        if end - at < FIXED_SIZE:
+            return False
+        (size,) = _SIZE.unpack_from(data, at)
+        if size < FIXED_SIZE:
+            return False
+        at += size
+    return at < end
 
 
 def decode_batch_body(data: bytes) -> list[BatchItem]:

@@ -25,9 +25,16 @@ from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from penstock.format import kernels
-from penstock.format.constants import BLANK_HEADER_SIZE
+from penstock.format.constants import (
+    BLANK_HEADER_SIZE,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_SIZE,
+    SECTOR_SIZE,
+)
 from penstock.format.kernel_row_types import Reason
 from penstock.format.kernels import Buffer, Rows, Topics
+from penstock.format.record_layout import size_and_magic
 
 ROWS_PER_BATCH = 16_384  # 1.7 MB of rows: small enough to stay in the cache
 _CHUNK = 1 << 20
@@ -168,7 +175,7 @@ class Scan:
         """
         following = self._next_valid(at + 1, self._size)
         unwritten = self._live and following >= 0 and reason is Reason.UNWRITTEN
-        if unwritten and is_unpublished(self._data, self._base, at, following):
+        if unwritten and unpublished_magic(self._data, self._base, at, following) is not None:
             return None, at, False
         again = Reason(kernels.check_record(self._data, at, self._base, self._check_crc))
         if again in (Reason.STOP, Reason.BLANK):
@@ -188,14 +195,40 @@ class Scan:
         return next_valid(self._data, self._base, start, stop, self._written)
 
 
-def is_unpublished(data: Buffer, base: int, at: int, end: int) -> bool:
-    """Returns whether data[at:end] is an unpublished record: a valid record except for its size and magic.
+def unpublished_magic(
+    data: Buffer, base: int, at: int, end: int, doubted_from: int = 2**63 - 1, doubted_since: int = 0
+) -> int | None:
+    """Returns the magic with which data[at:end] becomes a valid record; None if it is not an unpublished record.
 
-    The first record of a batch is unpublished until the whole batch is written.
+    An unpublished record lacks nothing but its size and magic, which are zero. The first record of a batch is
+    unpublished until the whole batch is written. Because the size is stored before the magic, the size may be there
+    already, and some bytes of the magic; not all of them, because then it is published, and a wrong size is damage.
+
+    A doubted record that lost a sector is none: see `kernels.find_valid_end`. For that, `data` must begin where a
+    sector of the file begins.
     """
-    head = bytearray(kernels.view_of(data)[at:end])
-    kernels.publish(head, 0, len(head))
-    return kernels.check_record(head, 0, base + at, True) == Reason.STOP
+    if end - at < MIN_RECORD_SIZE:
+        return None
+    start = at - at % SECTOR_SIZE
+    record, place = bytearray(kernels.view_of(data)[start:end]), at % SECTOR_SIZE
+    size, found = size_and_magic(record, place)
+    if size not in (0, end - at):
+        return None
+    for magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
+        kernels.publish(record, place, end - at, magic)
+        if _is_incomplete(found, magic):
+            reached, reason, _ = kernels.find_valid_end(
+                record, base + start, place, place + 1, True, doubted_from, doubted_since
+            )
+            if (reached, reason) == (len(record), Reason.STOP):
+                return magic
+    return None
+
+
+def _is_incomplete(found: int, magic: int) -> bool:
+    """Whether some bytes of a magic are still zero, perhaps all, and the others are right."""
+    pairs = zip(found.to_bytes(4, "big"), magic.to_bytes(4, "big"), strict=True)
+    return found != magic and all(byte in (0, due) for byte, due in pairs)
 
 
 scan = Scan  # the verb, for calls; use the class name in annotations

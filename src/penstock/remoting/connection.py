@@ -232,10 +232,13 @@ class Connection(asyncio.Protocol):
             self._has_large = self._has_large or max(sizes) >= _LARGE
 
     def _flush(self) -> None:
-        """Writes all enqueued bytes."""
+        """Writes all enqueued bytes. Drops them if the connection is closed or closing."""
         self._flush_is_due = False
         out = self._out
-        if not out or self.closed or self._transport.is_closing():
+        if not out:
+            return
+        if self.closed or self._transport.is_closing():
+            self._drop_unwritten()
             return
         self._out = []
         self._out_bytes = 0
@@ -250,6 +253,11 @@ class Connection(asyncio.Protocol):
         if self.congested_at and self._pool is not None:
             self._pool.set_unsent(self, self._transport.get_write_buffer_size())
 
+    def _drop_unwritten(self) -> None:
+        self._out = []
+        self._out_bytes = 0
+        self._has_large = False
+
     # -- receiving -------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
@@ -263,6 +271,8 @@ class Connection(asyncio.Protocol):
         try:
             if self._serve_frames is not None and data and has_turn and not self._blocked:
                 left = self._serve_bytes(data, self._serve_frames)
+                if left and self._transport.is_closing():
+                    return  # the replies could not be written: no client is left to serve the rest to
                 is_served, data = len(left) < len(data), left
             commands = self._reader.feed(data) if data else []
         except BadFrame as error:
@@ -314,7 +324,10 @@ class Connection(asyncio.Protocol):
             self._resume()
 
     def _serve(self, commands: Sequence[Command]) -> None:
-        """Serves commands in order, until all are served or the connection is blocked. The rest waits in `_waiting`."""
+        """Serves commands in order, until all are served or the connection is blocked. The rest waits in `_waiting`.
+
+        Once a write has failed, the rest is dropped.
+        """
         self._batching = True
         try:
             self._answer(commands)
@@ -326,18 +339,21 @@ class Connection(asyncio.Protocol):
     def _serve_bytes(self, data: bytes, serve_frames: ServeFrames) -> bytes:
         """Serves the frames of a read in order: `serve_frames` what it takes, the handlers the rest.
 
-        Returns what is left: an incomplete or a bad frame; or if the connection is blocked, all that was not served.
+        Returns what is left: an incomplete or a bad frame; or if the connection is blocked or closing, all that was not
+        served.
         Raises BadFrame; then the frames before the bad one have been served.
         """
         at = 0
         self._batching = True
         try:
-            while not (self._blocked or self.closed):
+            while not (self._blocked or self.closed or self._transport.is_closing()):
                 at, stop, replies = serve_frames(self, data, at)
                 self._enqueue_parts(replies)
                 is_full = self._out_bytes >= FLUSH_AT
                 if is_full:
                     self._flush()
+                    if self._transport.is_closing():
+                        break
                 if stop > at and not (self._blocked or self.closed):
                     commands = self._reader.feed(data[at:stop])
                     at = stop
@@ -388,6 +404,8 @@ class Connection(asyncio.Protocol):
                 self._put(result)
             if self._out_bytes >= FLUSH_AT:
                 self._flush()
+                if self._transport.is_closing():
+                    break
             if self._blocked or self.closed:
                 self._waiting.extend(commands[number:])
                 break
@@ -518,7 +536,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
-        self._out.clear()
+        self._drop_unwritten()
         self._waiting.clear()
         if self._writable is not None:
             self._writable.set()

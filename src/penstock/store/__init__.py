@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from penstock.format.record import Record
-    from penstock.store.damaged_ranges import DamagedRange
+    from penstock.store.damage_and_quarantine import DamagedRange
     from penstock.store.message import (
         ArrowPage,
         ArrowResult,
@@ -63,7 +63,7 @@ __all__ = [
 
 _MODULES: Final = {
     "penstock.format.record": ("Record",),
-    "penstock.store.damaged_ranges": ("DamagedRange",),
+    "penstock.store.damage_and_quarantine": ("DamagedRange",),
     "penstock.store.message": (
         "ArrowPage",
         "ArrowResult",

@@ -23,14 +23,15 @@ class CheckpointFile:
         self._path = path
         self._gate = threading.Lock()
         self._map: FileMap | None = None
-        self.value = Checkpoint()
+        self.value = self.found = Checkpoint()
+        """What is written next; and what `load` has found."""
 
     def load(self) -> None:
         """Reads the file. Raises BadStore or OSError."""
         if self._io.is_folder(self._path):
             raise BadStore("this must be a file, and it is a folder; move it elsewhere", path=self._path)
         if self._io.exists(self._path) and self._io.size(self._path) == CHECKPOINT_SIZE:
-            self.value = Checkpoint.unpack(self._io.read_bytes(self._path))
+            self.value = self.found = Checkpoint.unpack(self._io.read_bytes(self._path))
 
     def set_log(self, timestamp: int) -> None:
         if timestamp > self.value.physic:
@@ -52,8 +53,9 @@ class CheckpointFile:
         """Resets the times after recovery. `timestamp` is the store time of the log's newest record, in ms.
 
         The times of log and queues become `timestamp`, even if they were later, because recovery has synced both. The
-        index's time becomes at most `timestamp`. With `log_only` recovery did not touch queues and index: then the
-        queues' time, too, becomes at most `timestamp`.
+        index's time becomes at most `timestamp`. With `log_only` recovery did not dispatch the whole log to queues and
+        index: another process does that, or a slave waits for its master's confirm. Then the queues' time, too, becomes
+        at most `timestamp`.
         """
         with self._gate:
             queues = min(self.value.logics, timestamp) if log_only else timestamp

@@ -8,6 +8,11 @@ lock and closes the appender meanwhile.
 Any thread may append or read; reading takes no lock. A record's size and magic are stored last, so another process that
 reads the file sees the whole record or none of it. A crash leaves whole records and at most one torn record at the
 tail, which recovery truncates.
+
+An exception may interrupt a put anywhere on the general path: Ctrl-C, or a signal handler that raises. Before the
+general path writes, it notes where (`_unfinished`). Whatever ends the put, `exclusive` then settles it: messages that
+readers in other processes may have seen are stored, all others are taken back. Until that is done the fast path stays
+closed.
 """
 
 from __future__ import annotations
@@ -21,14 +26,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from penstock.clock import now_ms
 from penstock.errors import StoreFailed
 from penstock.format import kernels
-from penstock.format.constants import BLANK_HEADER_SIZE
+from penstock.format.constants import BLANK_HEADER_SIZE, MESSAGE_MAGIC
 from penstock.format.hosts import encode_host
 from penstock.format.put_table import PutRows
+from penstock.format.record_layout import SIZE_AND_MAGIC
 from penstock.store.encode_message import Prepared, PutRefused
 from penstock.store.files.file_io import Files, unlock_memory
 from penstock.store.files.mapped_file import MappedFile
@@ -49,6 +56,30 @@ LAST_STEP: Final = 32 << 20
 """Disk blocks of a log that grows are allocated in steps from the first to the last size, in bytes."""
 _PREFAULT_STEP = 8 << 20
 """A replica asks for prefaulted pages each time it has appended this many bytes; in a master the appender does."""
+
+
+class _Unfinished(msgspec.Struct):
+    """An append that has begun to write to a file, and has not moved the file's end behind what it writes."""
+
+    file: MappedFile
+    start: int
+    stop: int
+    """The bytes of the file that it writes."""
+    head: bytes
+    """Size and magic of the first record, which are written last; empty if these bytes are no records."""
+    timestamp: int
+    """Store time in ms of its last record; 0 if that is not known."""
+    next_offsets: list[tuple[str, int, int]] = []
+    """The topic, queue id and next queue offset of each queue that gets records."""
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether others may have seen it: readers of the file in other processes, or this one's."""
+        if self.file.wrote > self.start:
+            return True
+        if not self.head or self.file.buffer is not None:
+            return False
+        return bool(self.file.map.view[self.start : self.start + len(self.head)] == self.head)
 
 
 class CommitLog:
@@ -87,6 +118,8 @@ class CommitLog:
         self._lock = threading.Lock()
         self._locked_at = 0.0
         self._stopped = False
+        self._unfinished: _Unfinished | None = None
+        """The append that is being written on the general path, or that an exception has interrupted."""
         self._begin_epoch: Callable[[int], object] | None = None
         """Notes the epoch of the present role before its first append; None once that is done, or not needed."""
         self._pages_needed_at = 0
@@ -144,7 +177,7 @@ class CommitLog:
     @property
     def _is_open(self) -> bool:
         accepts = self.role.accepts_puts and self.watermarks.has_enough_replicas
-        return self._is_writable and accepts and self._begin_epoch is None
+        return self._is_writable and accepts and self._begin_epoch is None and self._unfinished is None
 
     def begin_epoch_with(self, begin: Callable[[int], object] | None) -> None:
         """Calls `begin` with the log's end before the next append, inside `exclusive`; the fast path waits for that.
@@ -260,6 +293,7 @@ class CommitLog:
         """Refuses all later appends on the general path. Returns when none is running."""
         with self._lock:
             self._stopped = True
+            self._settle()
 
     @contextlib.contextmanager
     def exclusive(self, *, at_once: bool = False) -> Iterator[None]:
@@ -275,9 +309,11 @@ class CommitLog:
             self._locked_at = time.monotonic()
             self.appender.is_open = False
             try:
+                self._settle()  # a second exception may have interrupted that in the append before
                 yield
             finally:
                 self._locked_at = 0.0
+                self._settle()
                 self.appender.is_open = self._is_open
         finally:
             self._lock.release()
@@ -321,13 +357,11 @@ class CommitLog:
             self._check_and_begin()
             file = self._file_for(total, at_once=at_once)
             now = self._clock()
-            results = self._encode(file, messages, now)
-            first = file.wrote
-            if len(messages) > 1:
-                kernels.publish(file.target, first, messages[0].size)
-            file.store_timestamp = self.newest_timestamp = now
-            file.wrote = first + total
-            self._advance_queues(file, messages, results)
+            unfinished = self._begin(file, total, messages[0].size, now)
+            results = self._encode(file, messages, now, unfinished.next_offsets)
+            kernels.publish(file.target, unfinished.start, messages[0].size)
+            self._finish(unfinished)
+            self._keep_hosts(messages)
         self._appended()
         return results
 
@@ -375,16 +409,19 @@ class CommitLog:
                 )
             file = self.queue.writable(offset, self._allocator.allocate)
             self._reserve(file, len(data))
+            head = bytes(data[:BLANK_HEADER_SIZE])
+            self._unfinished = _Unfinished(
+                file, file.wrote, file.wrote + len(data), head if whole else b"", newest if whole else 0
+            )
             bulk = len(data) >= _MIN_BULK_WRITE and file.buffer is None
             if bulk:  # a write is cheaper than the page faults of new pages; the header is stored last
                 file.map.write(file.wrote + BLANK_HEADER_SIZE, data[BLANK_HEADER_SIZE:])
             if whole:
-                kernels.copy_published(file.target, file.wrote, data[:BLANK_HEADER_SIZE] if bulk else data)
-                file.store_timestamp = self.newest_timestamp = newest
+                kernels.copy_published(file.target, file.wrote, head if bulk else data)
             else:
-                rest = data[:BLANK_HEADER_SIZE] if bulk else data
+                rest = head if bulk else data
                 file.target[file.wrote : file.wrote + len(rest)] = rest
-            file.wrote += len(data)
+            self._finish(self._unfinished)
         self._appended()
         end = offset + len(data)
         if not bulk and end >= self._pages_needed_at:
@@ -395,14 +432,52 @@ class CommitLog:
         self, file: MappedFile, batch: PutRows, start: int, stop: int, next_offsets: kernels.Longs, now: int
     ) -> None:
         """Writes rows [start, stop) at `file.wrote` and advances the queue offsets. The first row is published last."""
-        first = file.wrote
+        first, first_size = file.wrote, int(batch.rows["size"][start])
+        unfinished = self._begin(file, batch.size(start, stop), first_size, now)
         batch.encode(file.target, first, file.from_offset + first, start, stop, next_offsets, now)
-        kernels.publish(file.target, first, int(batch.rows["size"][start]))
-        file.store_timestamp = self.newest_timestamp = now
-        file.wrote = first + batch.size(start, stop)
-        for (topic, queue_id), offset in zip(batch.queues, next_offsets.tolist(), strict=True):
+        unfinished.next_offsets = [
+            (topic, queue_id, offset)
+            for (topic, queue_id), offset in zip(batch.queues, next_offsets.tolist(), strict=True)
+        ]
+        kernels.publish(file.target, first, first_size)
+        self._finish(unfinished)
+
+    def _begin(self, file: MappedFile, size: int, first_size: int, now: int) -> _Unfinished:
+        """Notes that `size` bytes of records will be written at the end of a file. Call it before any is written."""
+        head = SIZE_AND_MAGIC.pack(first_size, MESSAGE_MAGIC)
+        self._unfinished = unfinished = _Unfinished(file, file.wrote, file.wrote + size, head, now)
+        return unfinished
+
+    def _finish(self, unfinished: _Unfinished) -> None:
+        """Moves the end of the file behind records that are written and published. Advances their queues. Idempotent.
+
+        The appender goes on behind them.
+        """
+        file = unfinished.file
+        if unfinished.timestamp:
+            file.store_timestamp = self.newest_timestamp = unfinished.timestamp
+        file.wrote = unfinished.stop
+        for topic, queue_id, offset in unfinished.next_offsets:
             self.set_next_offset(topic, queue_id, offset)
-        self._attach_to(file)
+        if self.role.accepts_puts:
+            self._attach_to(file)
+        self._unfinished = None
+
+    def _settle(self) -> None:
+        """Ends an append that an exception has interrupted, with the put lock held: all of it is there, or nothing.
+
+        It is there if others may have seen it. Otherwise no byte of it survives a clean close.
+        """
+        unfinished = self._unfinished
+        if unfinished is None:
+            return
+        if unfinished.is_visible:
+            self._finish(unfinished)
+            self._appended()
+            return
+        first_size = SIZE_AND_MAGIC.unpack(unfinished.head)[0] if unfinished.head else 0
+        kernels.take_back(unfinished.file.target, unfinished.start, unfinished.stop, first_size)
+        self._unfinished = None
 
     def _file_for_rows(self, batch: PutRows, start: int) -> tuple[MappedFile, int]:
         """Returns the file for the rows from `start` on, and the number of the first row that does not fit into it."""
@@ -423,12 +498,16 @@ class CommitLog:
             self.appender.is_follower_asleep = False
             self.appender.wake()
 
-    def _encode(self, file: MappedFile, messages: Sequence[Prepared], now: int) -> list[PutResult]:
-        """Writes the records at `file.wrote`. Leaves the first record of a batch unpublished, which hides the batch."""
+    def _encode(
+        self, file: MappedFile, messages: Sequence[Prepared], now: int, next_offsets: list[tuple[str, int, int]]
+    ) -> list[PutResult]:
+        """Writes the records at `file.wrote`. Leaves the first record unpublished, which hides them all.
+
+        Appends the topic, queue id and next queue offset of each queue to `next_offsets`.
+        """
         target, position = file.target, file.wrote
         later: dict[tuple[str, int], int] = {}
         results: list[PutResult] = []
-        alone = len(messages) == 1
         for message in messages:
             key = (message.topic, message.queue_id)
             queue_offset = 0
@@ -453,7 +532,7 @@ class CommitLog:
                 message.body,
                 message.topic_bytes,
                 message.properties,
-                alone or bool(results),
+                bool(results),
             )
             results.append(
                 PutResult(
@@ -461,17 +540,15 @@ class CommitLog:
                 )
             )
             position += size
+        next_offsets += [(topic, queue_id, offset + 1) for (topic, queue_id), offset in later.items()]
         return results
 
-    def _advance_queues(self, file: MappedFile, messages: Sequence[Prepared], results: Sequence[PutResult]) -> None:
-        """Advances the queue offsets. Gives the appender the file and the encoded hosts."""
+    def _keep_hosts(self, messages: Sequence[Prepared]) -> None:
+        """Gives the appender the encoded hosts."""
         appender = self.appender
-        self._attach_to(file)
         if len(appender.hosts) > _MAX_CACHED_HOSTS:
             appender.hosts.clear()
-        for message, result in zip(messages, results, strict=True):
-            if message.queued:
-                self.set_next_offset(message.topic, message.queue_id, result.queue_offset + 1)
+        for message in messages:
             appender.hosts[message.born_host_text] = message.born_host
             appender.hosts[message.store_host_text] = message.store_host
 

@@ -28,7 +28,7 @@ from penstock.format.config_tables import (
     SubscriptionGroups,
     TopicConfigs,
 )
-from penstock.store.damaged_ranges import Quarantine
+from penstock.store.damage_and_quarantine import Quarantine
 from penstock.store.files.file_io import Files
 
 

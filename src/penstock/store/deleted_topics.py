@@ -5,7 +5,7 @@ back. The file holds, for each deleted topic, the physical offset before which t
 Messages put later under the same name form a new topic, whose queues start at queue offset 0. A slave may receive such
 messages before it learns of the deletion. It then notes each single queue that restarts at 0. So does the deletion of
 queues without messages. An entry is dropped once the log starts at or after the entry's physical offset, and no
-snapshot of dispatch has the deleted queue any more.
+snapshot of dispatch has the deleted queue any more. An entry in a tail of the log that is cut is dropped with the tail.
 
 The file is replaced atomically before any queue file is removed. So a crash leaves either the whole topic, or a removal
 that the next start completes before it loads the queues. The store's owner writes the file; any process may read it. If
@@ -137,6 +137,20 @@ class DeletedTopics:
         if any(end > log_end for end in (*self.ends.values(), *self.restarts.values())):
             ends = {topic: min(end, log_end) for topic, end in self.ends.items()}
             self._replace(ends, {queue: min(begin, log_end) for queue, begin in self.restarts.items()})
+
+    def has_from(self, offset: int) -> bool:
+        """Whether an entry lies at or behind the physical offset."""
+        return any(end >= offset for end in (*self.ends.values(), *self.restarts.values()))
+
+    def drop_from(self, offset: int) -> None:
+        """Drops the entries at or behind `offset`, where a replica's log was cut. If it raises StoreFailed, nothing
+        changed.
+
+        They belong to a history that is not the master's. One just at `offset` may belong to both; then the master
+        names it again. The caller must have the log dispatched again from its beginning: the queues are gone.
+        """
+        ends = {topic: end for topic, end in self.ends.items() if end < offset}
+        self._replace(ends, {queue: begin for queue, begin in self.restarts.items() if begin < offset})
 
     def _replace(self, ends: Mapping[str, int], restarts: Mapping[Queue, int]) -> None:
         queues = [(*queue, begin) for queue, begin in sorted(restarts.items())]

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from penstock.errors import StoreFailed
 from penstock.store.checkpoint import CheckpointFile
-from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.engine import Engine
+from penstock.store.dispatch_checkpoint import DispatchNotes
+from penstock.store.engine_parts import Engine
 from penstock.store.statistics import Statistics
 from penstock.store.worker_thread import Worker
 

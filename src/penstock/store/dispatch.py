@@ -34,7 +34,7 @@ from penstock.format.scan import next_valid, row_at
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, Placeholders, QueueRun, split_runs
 from penstock.store.consume_queues import DerivedFiles
-from penstock.store.damaged_ranges import DamagedRange
+from penstock.store.damage_and_quarantine import DamagedRange
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.record_reader import UnitClaims
 from penstock.store.running_flags import RunningFlags, StoreFault
@@ -92,7 +92,7 @@ class Dispatcher:
         """Bytes of the log that were skipped because they hold no valid record."""
         self._damage: tuple[DamagedRange, ...] = ()
         self.skipped_ranges: list[DamagedRange] = []
-        """Damaged ranges that recovery met and `set_damage` did not name."""
+        """Damaged ranges that dispatch met, during recovery and since, and `set_damage` did not name."""
         self._no_gap_before = -1
         self.placeholders = Placeholders()
         self._deleted: Mapping[str, int] = {}
@@ -397,8 +397,7 @@ class Dispatcher:
         found = next_valid(data, base, position + 1, stop)
         reached = stop if found < 0 else found
         self.skipped_bytes += reached - position
-        if self._starting:
-            self.skipped_ranges.append(DamagedRange(base + position, reached - position, reason.name))
+        self.skipped_ranges.append(DamagedRange(base + position, reached - position, reason.name))
         log.warning("no valid record at %d (%s): %d bytes skipped", base + position, reason.name, reached - position)
         return reached
 

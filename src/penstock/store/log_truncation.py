@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from penstock.store.dispatch_state import read_state
+from penstock.store.dispatch_checkpoint import read_state
 from penstock.store.files.atomic_files import write_checksummed
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
@@ -41,13 +41,13 @@ def truncate_log(files: Files, layout: Layout, start: int, shape: FolderListing,
         files.replace_bytes(layout.abort, b"")  # the files no longer match the last clean close
     _rewind_note(files, layout, start)
     cut = 0
-    for offset in reversed(offsets):  # last file first, so that a crash leaves no hole
-        if offset > start or (offset == start and offset != offsets[0]):
-            cut += files.size(layout.commit_log / file_name(offset))
-            files.unlink(layout.commit_log / file_name(offset))
+    removed = [offset for offset in offsets if offset > start or (offset == start and offset != offsets[0])]
+    for offset in reversed(removed):  # last file first, so that a crash leaves no hole
+        cut += files.size(layout.commit_log / file_name(offset))
+        files.unlink(layout.commit_log / file_name(offset))
     files.sync_folder(layout.commit_log)
     for offset in shape.offsets:
-        if offset <= start < offset + file_size:
+        if offset <= start < offset + file_size and offset not in removed:
             with mapped_log_file(files, layout, offset) as file:
                 cut += file.zero(start - offset)
                 file.map.sync()

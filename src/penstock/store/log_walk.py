@@ -22,8 +22,8 @@ from penstock.format.checkpoint import Checkpoint
 from penstock.format.kernel_row_types import Reason
 from penstock.format.record_layout import size_and_magic
 from penstock.format.scan import next_valid
-from penstock.store.damaged_ranges import MISSING, DamagedRange
-from penstock.store.dispatch_state import DispatchState
+from penstock.store.damage_and_quarantine import MISSING, DamagedRange
+from penstock.store.dispatch_checkpoint import DispatchState
 from penstock.store.files.atomic_files import Natural
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout

@@ -32,11 +32,11 @@ from penstock.store.background_threads import StoreThreads
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.cold_reads import ColdRead, ColdReads, try_read
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.damaged_ranges import MayExceed, never_exceed
+from penstock.store.damage_and_quarantine import MayExceed, never_exceed
 from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
-from penstock.store.dispatch_state import DispatchNotes
-from penstock.store.engine import Engine, only_appends
+from penstock.store.dispatch_checkpoint import DispatchNotes
+from penstock.store.engine_parts import Engine, only_appends
 from penstock.store.external_dispatch.append_only_start import AppendOnlyStart
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.files.file_io import Files, NotResident
@@ -64,7 +64,7 @@ from penstock.store.message import (
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
 from penstock.store.record_reader import RecordProof, RecordReader
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
-from penstock.store.recovery.inline_start import InlineStart
+from penstock.store.recovery.start_with_dispatch import InlineStart
 from penstock.store.replication.replica_log import ReplicaLog
 from penstock.store.replication.role import Role
 from penstock.store.replication.tail_cut import carry_out_cut
@@ -131,6 +131,11 @@ class MessageStore:
     def dead_threads(self) -> Mapping[str, str]:
         """The background threads that ended by an exception, each with that exception."""
         return self._threads.dead
+
+    @property
+    def confirmed_at_start(self) -> int:
+        """Up to which offset every replica of a set had the log, as far as the checkpoint that the start found says."""
+        return self._checkpoint.found.confirmed
 
     # -- opening and closing ---------------------------------------------------------------------------------
 
@@ -220,7 +225,8 @@ class MessageStore:
             return
         enter_first_epoch(self.engine)
         drop_batches_beyond(files, layout, self.report.log_end)
-        self._checkpoint.restart(self.log.newest_timestamp, log_only=self.engine.only_appends)
+        is_dispatched = not self.engine.only_appends and self.dispatcher.position >= self.watermarks.stored
+        self._checkpoint.restart(self.log.newest_timestamp, log_only=not is_dispatched)
         self._checkpoint.write()
         self._start_threads()
 

@@ -22,7 +22,7 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.format.record import Record, decode_record
 from penstock.format.record_layout import HEAD
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.engine import Engine
+from penstock.store.engine_parts import Engine
 from penstock.store.files.file_io import FileMap
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.index import Index, IndexFile

@@ -96,3 +96,21 @@ def test_while_the_engine_is_away_the_master_goes_on_with_its_slaves(tmp_path: P
         assert brokers.master is master
         assert brokers.epoch == epoch
         assert_nothing_lost(brokers, load)
+
+
+def test_a_slave_that_lost_a_page_of_its_log_copies_it_again_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    with elected_set(tmp_path) as brokers:
+        with Load(brokers.namesrv, "gap") as load:
+            load.wait_for_more(100)
+            master = brokers.wait_for_master()
+            harmed = next(each for each in brokers.brokers if each is not master)
+            harmed.kill()
+            log = min((harmed.folder / "commitlog").iterdir())
+            with log.open("r+b") as file:
+                file.seek(4096)
+                file.write(bytes(4096))
+            harmed.start()
+            wait_for(lambda: "a gap of" in harmed.said)
+            brokers.wait_until_whole()
+            load.wait_for_more(50)
+        assert_nothing_lost(brokers, load)

@@ -25,6 +25,12 @@ MEMBER = Member(replica="b", incarnation="b", address="127.0.0.1:2", role=Part.F
         (2, msgspec.structs.replace(MEMBER, why="it waits"), False, "it waits"),
         (
             2,
+            msgspec.structs.replace(MEMBER, damaged=True),
+            False,
+            "its log has a gap, so others of the sync set must go first",
+        ),
+        (
+            2,
             msgspec.structs.replace(MEMBER, tainted=True),
             False,
             "it may have lost messages with its machine's memory, so others go first",

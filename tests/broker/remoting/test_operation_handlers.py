@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from support.core_clients import PlainClient
 
-from penstock.broker.broker_core import Answer, Client, Denied, Operation
-from penstock.broker.remoting.core_adapters import adapt
+from penstock.broker.guarded_operations import Answer, Client, Denied, Operation
+from penstock.broker.remoting.operation_handlers import adapt
 from penstock.errors import BadRequest
 from penstock.format.config_tables import TopicConfig
 from penstock.protocol.bodies.admin import TopicList

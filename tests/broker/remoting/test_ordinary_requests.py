@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,12 +22,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.brokers import BrokerHome, RunningBroker, bodies, ok, pull_arguments, send_arguments
+from support.loopback import until
 
 from penstock.broker.broker import Broker
 from penstock.broker.offsets import Offsets
 from penstock.broker.pull import Pulls
 from penstock.broker.remoting import compiled_requests
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.stats import MessageCounters
 from penstock.errors import BadFrame, BadSettings
 from penstock.format import kernels
 from penstock.format.batch import encode_batch_body
@@ -490,6 +494,37 @@ def test_a_request_that_fails_unexpectedly_is_answered_and_the_next_ones_too(
 
 @needs_compiled
 @pytest.mark.usefixtures("chosen")
+def test_an_error_after_a_send_is_logged_and_fails_neither_the_send_nor_the_request_behind_it(
+    home: BrokerHome, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    count_sent, failures = MessageCounters.count_sent, list[Exception]()
+
+    def fail_once(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        count_sent(*arguments)
+
+    monkeypatch.setattr(MessageCounters, "count_sent", fail_once)
+
+    async def scenario() -> None:
+        async with home.running() as running:
+            client = await running.client()
+            ok(await client.send("T"))
+            failures.append(RuntimeError("a bug"))
+            new_topic = {"topic": "N", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+            more = {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
+            create = client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **new_topic, **more)
+            for reply in await asyncio.gather(client.send("T"), create):
+                ok(reply)
+            assert running.state.topics.find("N") is not None
+            assert not failures
+            assert "after ordinary requests of 127.0.0.1" in caplog.text
+
+    run(scenario())
+
+
+@needs_compiled
+@pytest.mark.usefixtures("chosen")
 def test_a_known_pull_is_checked_again_when_anything_that_it_depends_on_changes(
     home: BrokerHome, run: Callable[..., Any]
 ) -> None:
@@ -571,3 +606,34 @@ def test_an_unknown_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compiled_requests.VARIABLE, "fast")
     with pytest.raises(BadSettings, match="PENSTOCK_REQUESTS: 'fast' is not one of compiled, general"):
         compiled_requests.is_chosen()
+
+
+@pytest.mark.parametrize("requests", ["compiled", "general"])
+def test_a_client_that_dies_with_full_pages_in_flight_does_not_hang_the_others(
+    home: BrokerHome, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, requests: str
+) -> None:
+    monkeypatch.setenv(compiled_requests.VARIABLE, requests)
+    serve, calls = compiled_requests.OrdinaryRequests.__call__, itertools.count()
+
+    def serve_for_a_while(*arguments: Any) -> Any:
+        assert next(calls) < 5_000, "the loop would never end"
+        return serve(*arguments)
+
+    monkeypatch.setattr(compiled_requests.OrdinaryRequests, "__call__", serve_for_a_while)
+
+    async def scenario() -> None:
+        async with home.running() as running:
+            client, server = await running.client(), running.broker.server
+            for _ in range(40):
+                ok(await client.send("T", bytes(60_000)))
+            assert len(ok(await client.pull("T")).body) > 200_000
+            pull = encode(Command(11, texts(pull_arguments("T", 0))))
+            for _ in range(3):
+                with socket.create_connection(running.address) as dying:
+                    dying.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    await until(lambda: len(server.connections) == 2)
+                    dying.sendall(pull * 100)
+                await until(lambda: len(server.connections) == 1)
+                ok(await client.pull("T"))
+
+    run(scenario())

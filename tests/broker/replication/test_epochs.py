@@ -279,6 +279,43 @@ def test_a_learner_follows_and_never_counts(run: Run, tmp_path: Path) -> None:
     run(go())
 
 
+def test_a_slave_that_only_says_the_id_of_a_replica_counts_for_nothing(run: Run, tmp_path: Path) -> None:
+    """A slave configured by hand may have any brokerId, also that of a replica which is down."""
+
+    async def go() -> None:
+        known: dict[str, int] = {}
+        async with master(tmp_path / "m", store=SYNC) as m:
+            m.broker.replication.count_only(lambda name, replica_id: known.get(name) == replica_id)
+            m.store.require_replicas(frozenset({7}))
+            stranger = await EpochSlave.open(m)
+            answer = await stranger.welcome(m, replica="stranger")
+            stranger.report(answer.epoch, -1)
+            sending = asyncio.create_task((await m.client()).send("orders", b"one"))
+            _, data, _ = await stranger.frame()
+            while not data:
+                _, data, _ = await stranger.frame()
+            stranger.report(answer.epoch, len(data))
+            await asyncio.sleep(0.1)
+            assert not sending.done()
+            assert m.broker.replication.replicas() == []
+            replica = await EpochSlave.open(m)
+            await replica.welcome(m, replica="replica", end=len(data), epoch=1, entries=[(1, 0)])
+            replica.report(answer.epoch, len(data))
+            await asyncio.sleep(0.1)
+            assert not sending.done(), "the engine does not know it yet"
+            known["replica"] = 7
+            replica.report(answer.epoch, len(data))
+            assert (await sending).code == ResponseCode.SUCCESS
+            assert [each.replica_id for each in m.broker.replication.replicas()] == [7]
+            known.clear()
+            replica.report(answer.epoch, len(data))
+            await until(lambda: not m.broker.replication.replicas())
+            await stranger.close()
+            await replica.close()
+
+    run(go())
+
+
 # -- who is refused --------------------------------------------------------------------------------------------------
 
 BAD: dict[str, bytes] = {
@@ -458,6 +495,13 @@ def test_what_was_acknowledged_here_is_not_cut_without_consent(run: Run, tmp_pat
                 await until(lambda: "were acknowledged here: the new master lacks them" in follower.problem)
                 assert a.store.watermarks.appended > copied
                 assert not a.store.layout.cut.exists()
+                await follower.pause()
+                follower.accept_loss(True)
+                follower.start()
+                await until(lambda: "are cut when this broker starts again" in follower.problem)
+                assert a.store.layout.cut.exists()
+                (kept,) = (tmp_path / "a" / "penstock" / "quarantine").glob("*/tail-1-*")
+                assert json.loads((kept / "manifest.json").read_text())["confirmedUpTo"] > copied
                 await follower.stop()
 
     run(go())

@@ -239,7 +239,7 @@ def test_tables_are_copied_and_kept(run: Run, tmp_path: Path) -> None:
                 assert s.state.topics.data_version == m.state.topics.data_version
                 assert s.state.groups.find("CID_copy") is not None
                 assert s.state.offsets.query("CID_copy", "orders", 0) == 1
-                assert s.state.delayed.snapshot().offsets[3] == 4
+                await until(lambda: s.state.delayed.snapshot().offsets.get(3) == 4)
         for name, text in (
             ("topics", "orders"),
             ("subscriptionGroup", "CID_copy"),

@@ -67,3 +67,12 @@ def test_strikes_under_which_nothing_can_be_stored_are_known() -> None:
     strikes = [strike for blow in make_plan(3, 300, Shape(engines=3)) for strike in blow.strikes]
     for strike in strikes:
         assert strike.is_writable == (strike.target is not Side.BROKERS), strike.name
+
+
+def test_a_share_of_blows_hits_the_master() -> None:
+    shape = Shape(engines=3, has_network=True, has_clocks=True)
+    plan = make_plan(5, 500, shape, on_master=0.8)
+    hits = [any(strike.target is Side.MASTER for strike in blow.strikes) for blow in plan]
+    assert sum(hits) >= 0.75 * len(plan)
+    assert set(kinds_of(plan)) == set(Kind), "the other accidents happen too"
+    assert {len(blow.strikes) for blow in plan} == {1, 2, 3}

@@ -16,8 +16,8 @@ from support.peers import JavaServed, until_registered
 
 from penstock.client import Producer as AsyncProducer
 from penstock.client import PullConsumer
-from penstock.client.handlers import Later
 from penstock.client.message import Message, ReceivedMessage
+from penstock.client.message_handlers import Later
 from penstock.client.producer import ProducerOptions
 from penstock.client.pull_requests import Sql92
 from penstock.client.push_consumer import PushOptions

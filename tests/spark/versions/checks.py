@@ -498,6 +498,18 @@ CHECKS = (
     Check("Iceberg", "batch and stream", fills_iceberg),
 )
 
+SHORT = (
+    reads_files,
+    reads_by_key,
+    reads_brokers,
+    writes_files,
+    streams_from_the_first_message,
+    runs_a_failed_batch_again,
+    streams_into_files,
+    answers_sql,
+)
+"""One check at least of every part that differs between versions of Spark, and none that starts another Spark."""
+
 
 def start(jars: str, folder: Path, *, delta: bool, iceberg: bool) -> SparkSession:
     """A session as `penstock pipeline` starts it, with the extensions of the table formats."""
@@ -571,6 +583,7 @@ def main() -> int:
     parser.add_argument("--delta", action="store_true")
     parser.add_argument("--iceberg", action="store_true")
     parser.add_argument("--only", default="", help="checks of functions whose name contains this")
+    parser.add_argument("--short", action="store_true", help="only the checks of SHORT")
     given = parser.parse_args()
     found: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory(prefix="penstock-versions-") as name, broker() as running:
@@ -580,7 +593,7 @@ def main() -> int:
         versions["pyarrow"] = pyarrow.__version__
         bench = Bench(spark, Path(name), running)
         for check in applicable(delta=given.delta, iceberg=given.iceberg):
-            if given.only not in check.prove.__name__:
+            if given.only not in check.prove.__name__ or (given.short and check.prove not in SHORT):
                 continue
             begun = time.monotonic()
             result = result_of(check, bench)

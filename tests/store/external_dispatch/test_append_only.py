@@ -62,7 +62,7 @@ def test_a_reader_that_does_not_wait_builds_nothing_by_itself(home: StoreHome) -
         with Builder.open(home.path) as builder:
             eventually(lambda: builder.published == store.log.max_offset, "the end is published")
             build_all(builder)
-        assert store.try_catch_up()
+        eventually(store.try_catch_up, "the queues are refreshed, by this thread or the store's")
         assert store.max_offset("T", 0) == 20
 
 

@@ -46,6 +46,8 @@ from penstock.store.retention.policy import Cause, RetentionLimits
 HISTORIES = int(os.environ.get("PENSTOCK_HISTORIES", "3000"))
 CHUNK = 100
 """Histories of one seed."""
+PARTS = 4
+"""Tests that share the histories, for as many workers."""
 FILE_SIZE = 4096
 HOUR_MS = 3_600_000
 COMMIT = 0x8
@@ -521,12 +523,13 @@ def test_a_store_is_what_its_model_says_whatever_happens() -> None:
 
 @pytest.mark.torture
 @pytest.mark.timeout(36_000)
-def test_a_store_is_what_its_model_says_in_thousands_of_histories() -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_store_is_what_its_model_says_in_thousands_of_histories(part: int) -> None:
     first = chosen_seed()
-    for done in range(0, HISTORIES, CHUNK):
+    for done in range(part * CHUNK, HISTORIES, PARTS * CHUNK):
         chosen: type[StoreMachine] = seed(first + done)(type("Seeded", (StoreMachine,), {}))
         run(chosen, min(CHUNK, HISTORIES - done), 50, database=None)
-        tell_progress("histories of a store and its model", min(done + CHUNK, HISTORIES), HISTORIES, CHUNK)
+        tell_progress(f"histories of a store and its model, part {part}", done + CHUNK, HISTORIES, CHUNK)
 
 
 # -- the model can fail --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.disks import UnsyncedFiles
 from support.power_loss import Image, PowerLossFiles, write_image
-from support.stores import StoreHome
+from support.stores import Clock, StoreHome
 
 from penstock.errors import StoreFailed
 from penstock.store import Message, MessageStore, Settings
@@ -30,9 +30,9 @@ SMALL: dict[str, Any] = {
 }
 
 
-def fill(store: MessageStore, first: int, count: int) -> None:
+def fill(store: MessageStore, first: int, count: int, only: str = "") -> None:
     for number in range(first, first + count):
-        topic = "orders" if number % 3 else "bills"
+        topic = only or ("orders" if number % 3 else "bills")
         assert store.put(Message(topic, b"%05d " % number + b"x" * 900, keys=f"k{number}")).ok
 
 
@@ -90,6 +90,23 @@ def test_the_next_open_cuts_the_tail_and_the_quarantine_has_it(home: StoreHome, 
         result = store.put(Message("orders", b"99999 next"))
         assert (result.physical_offset, result.queue_offset) == (cut, numbers(store).index(99999) - 14)
         assert store.epochs.entries == (EpochEntry(1, 0), EpochEntry(2, cut))
+
+
+def test_a_log_can_be_cut_where_one_of_its_files_begins(home: StoreHome, cut: int) -> None:
+    with home.open(**SMALL) as store:
+        boundary = store.log.queue.files[-2].from_offset
+        before = log_bytes(store)
+        folder = prepare_cut(store, plan(boundary))
+    assert tail_in(folder) == before[boundary:]
+    with home.open(**SMALL) as store:
+        assert store.watermarks.appended == boundary
+        kept = numbers(store)
+        assert kept == list(range(len(kept)))
+        fill(store, len(kept), 20)
+        assert numbers(store) == list(range(len(kept) + 20))
+    with home.open(**SMALL) as store:
+        assert store.report.clean_exit
+        assert numbers(store) == list(range(len(kept) + 20))
 
 
 def test_epochs_that_begin_in_the_tail_are_cut_with_it(home: StoreHome, cut: int) -> None:
@@ -157,23 +174,35 @@ def test_a_forged_plan_is_not_carried_out(home: StoreHome, cut: int, kept: str) 
         assert numbers(store) == list(range(KEPT + TAIL))
 
 
-def lose_power(folder: Path, *, is_whole: bool, most: int) -> None:
-    """Cuts a store, and opens what a power loss at each of `most` syncs may leave. Checks that nothing is lost."""
-    settings, base = Settings.dev(**SMALL), folder / "disk"
+def lose_power(folder: Path, *, is_whole: bool, most: int, deletes: bool = False) -> None:
+    """Cuts a store, and opens what a power loss at each of `most` syncs may leave. Checks that nothing is lost.
+
+    `deletes`: a topic is deleted in the tail, so that it is there after the cut, and not before. Its messages are so
+    old that a start after a crash does not walk them.
+    """
+    settings, base, clock = Settings.dev(**SMALL), folder / "disk", Clock()
     base.mkdir()
-    with MessageStore.open(base / "store", settings, files=UnsyncedFiles()) as store:
+    with MessageStore.open(base / "store", settings, files=UnsyncedFiles(), clock=clock) as store:
         store.roles.begin_epoch()
-        fill(store, 0, KEPT)
+        if deletes:
+            fill(store, 0, KEPT // 4, "bills")
+            fill(store, KEPT // 4, KEPT // 4, "orders")
+            clock.now += 60_000
+            fill(store, KEPT // 2, KEPT // 2, "orders")
+        else:
+            fill(store, 0, KEPT)
         offset = store.watermarks.appended
-        fill(store, KEPT, TAIL)
-        before = log_bytes(store)
+        fill(store, KEPT, TAIL, "orders" if deletes else "")
+        if deletes:
+            assert store.delete_topic("bills")
+        before, uncut = log_bytes(store), numbers(store)
     expected, planned = (b"", plan(None)) if is_whole else (before[:offset], plan(offset))
     images: list[tuple[str, Image]] = []
     files = PowerLossFiles(base, os.environ.get("PENSTOCK_SEED", "tail"))
-    with MessageStore.open(base / "store", settings, files=files) as store:
+    with MessageStore.open(base / "store", settings, files=files, clock=clock) as store:
         files.at_sync_point = lambda what: images.append((what, files.image()))
         prepare_cut(store, planned)
-    with MessageStore.open(base / "store", settings, files=files) as store:
+    with MessageStore.open(base / "store", settings, files=files, clock=clock) as store:
         files.at_sync_point = lambda what: None
         assert log_bytes(store) == expected
     files.close()
@@ -181,12 +210,12 @@ def lose_power(folder: Path, *, is_whole: bool, most: int) -> None:
     for number, (what, image) in enumerate(images[:: max(len(images) // most, 1)]):
         home = folder / f"image{number}"
         write_image(image, home)
-        with MessageStore.open(home / "store", settings, files=UnsyncedFiles()) as store:
+        with MessageStore.open(home / "store", settings, files=UnsyncedFiles(), clock=clock) as store:
             found = log_bytes(store)
             is_cut = found != before
             states.add(is_cut)
             assert found == (expected if is_cut else before), what
-            assert numbers(store) == list(range(len(expected) and KEPT if is_cut else KEPT + TAIL)), what
+            assert numbers(store) == (list(range(len(expected) and KEPT)) if is_cut else uncut), what
             assert not store.layout.cut.exists(), "the plan is carried out, or was never made"
             kept = sorted(store.layout.quarantine.glob("*/*"))
             if is_cut and is_whole:
@@ -195,8 +224,9 @@ def lose_power(folder: Path, *, is_whole: bool, most: int) -> None:
                 assert any(tail_in(each) == before[offset:] for each in kept), what
             else:
                 prepare_cut(store, planned)
-        with MessageStore.open(home / "store", settings, files=UnsyncedFiles()) as store:
+        with MessageStore.open(home / "store", settings, files=UnsyncedFiles(), clock=clock) as store:
             assert log_bytes(store) == expected, what
+            assert numbers(store) == list(range(len(expected) and KEPT)), what
         shutil.rmtree(home)
     assert states == {True, False}, "the power was lost before and after the cut"
 
@@ -208,7 +238,11 @@ def test_a_power_loss_during_a_cut_leaves_the_tail_in_the_log_or_in_the_quaranti
     lose_power(tmp_path, is_whole=is_whole, most=12)
 
 
+def test_a_power_loss_during_a_cut_leaves_a_topic_deleted_in_the_tail_deleted_or_whole(tmp_path: Path) -> None:
+    lose_power(tmp_path, is_whole=False, most=12, deletes=True)
+
+
 @pytest.mark.rest
-@pytest.mark.parametrize("is_whole", [False, True])
-def test_a_power_loss_at_any_sync_of_a_cut_loses_nothing(tmp_path: Path, is_whole: bool) -> None:
-    lose_power(tmp_path, is_whole=is_whole, most=10_000)
+@pytest.mark.parametrize(("is_whole", "deletes"), [(False, False), (True, False), (False, True)])
+def test_a_power_loss_at_any_sync_of_a_cut_loses_nothing(tmp_path: Path, is_whole: bool, deletes: bool) -> None:
+    lose_power(tmp_path, is_whole=is_whole, most=10_000, deletes=deletes)

@@ -12,7 +12,7 @@ from support.stores import FILE_SIZE, PER_FILE, AgedStore, StoreHome
 
 from penstock.store import DamagedRange, Settings
 from penstock.store.audit import audit
-from penstock.store.damaged_ranges import write_damage
+from penstock.store.damage_and_quarantine import write_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from support.stores import FILE_SIZE, PER_FILE, AgedStore, StoreHome
 
 from penstock.format.queue_unit import UNIT_SIZE, pack_unit
 from penstock.store import DamagedRange, GetStatus, Message
-from penstock.store.damaged_ranges import read_damage, write_damage
+from penstock.store.damage_and_quarantine import read_damage, write_damage
 
 if TYPE_CHECKING:
     from pathlib import Path

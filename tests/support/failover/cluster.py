@@ -68,9 +68,14 @@ class Member:
         return self.process.address
 
     def start(self) -> None:
+        self.launch()
+        self.process.wait_until_up()
+
+    def launch(self) -> None:
+        """Starts it if it does not run, and does not wait until it answers."""
         if not self.is_running:
             self.is_running = True
-            self.process.start()
+            self.process.launch()
 
     def kill(self) -> None:
         if self.is_running:

@@ -7,7 +7,7 @@ which broker is master: a target such as MASTER is looked up when the strike beg
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -94,6 +94,8 @@ _PAUSES: Final = (0.2, 3.0)
 _DOWN_S: Final = (0.0, 2.0)
 _CUT_S: Final = (0.5, 8.0)
 _CLOCK_S: Final = (-3600.0, 3600.0)
+_REPLACING: Final = frozenset({Kind.KILL, Kind.PAUSE, Kind.STOP, Kind.LOSE_DISK, Kind.CUT, Kind.SWITCHOVER})
+"""Strikes on a master after which another broker may be master."""
 _PAIRS: Final = 0.3
 """Share of blows with more than one strike."""
 
@@ -129,17 +131,32 @@ def possible(shape: Shape) -> list[tuple[Kind, Side]]:
     return found
 
 
-def make_plan(seed: int, count: int, shape: Shape, only: Collection[Kind] = ()) -> list[Blow]:
-    """Returns so many blows; `only` restricts them to some kinds."""
+def make_plan(
+    seed: int, count: int, shape: Shape, only: Collection[Kind] = (), *, on_master: float = 0.0
+) -> list[Blow]:
+    """Returns so many blows; `only` restricts them to some kinds.
+
+    `on_master` is the share of blows that are sure to have a strike after which there may be another master.
+    """
     chance = random.Random(f"{seed} {shape}")
     choices = [each for each in possible(shape) if not only or each[0] in only]
-    return [_blow(chance, choices, shape) for _ in range(count)]
+    replacing = [each for each in choices if each[1] is Side.MASTER and each[0] in _REPLACING]
+    return [
+        _blow(chance, choices, shape, replacing if on_master and chance.random() < on_master else ())
+        for _ in range(count)
+    ]
 
 
-def _blow(chance: random.Random, choices: list[tuple[Kind, Side]], shape: Shape) -> Blow:
+def _blow(
+    chance: random.Random,
+    choices: Sequence[tuple[Kind, Side]],
+    shape: Shape,
+    first: Sequence[tuple[Kind, Side]] = (),
+) -> Blow:
+    """Returns one blow. Its first strike is one of `first`, if there are any."""
     size = chance.randrange(2, 4) if chance.random() < _PAIRS else 1
-    strikes: list[StrikePlan] = []
-    for _ in range(size):
+    strikes = [_strike(chance, *chance.choice(first), shape)] if first else []
+    for _ in range(size - len(strikes)):
         strike = _strike(chance, *chance.choice(choices), shape)
         if _goes_with(strike, strikes):
             strikes.append(strike)

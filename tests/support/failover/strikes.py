@@ -54,6 +54,8 @@ class Nemesis:
                 self._tell(f"{each.plan.name}: {each.target}, {healed - each.at:.2f} s")
                 is_writable = all(other.plan.is_writable for other in begun)
                 self.strikes.append(Strike(str(each.plan.kind), each.target, each.at, healed, is_writable))
+            for member in self._cluster.members:  # now, because a machine that was cut off as well answers only now
+                member.start()
         except BaseException:
             for each in begun:
                 each.heal()
@@ -84,10 +86,10 @@ class Nemesis:
         match plan.kind:
             case Kind.KILL:
                 member.kill()
-                return member.start
+                return member.launch
             case Kind.STOP:
                 member.stop()
-                return member.start
+                return member.launch
             case Kind.PAUSE:
                 member.pause()
                 return member.resume
@@ -111,7 +113,7 @@ class Nemesis:
         if others:
             member.wipe()
             self.wiped.append(member.address)
-        return member.start
+        return member.launch
 
     def _switch_over(self) -> Heal:
         self._orders += 1

@@ -10,8 +10,8 @@ from penstock.broker.admin.config_change import ConfigChange
 from penstock.broker.admin.groups import AdminGroups, AdminOffsets, AdminProgress
 from penstock.broker.admin.runtime import AdminRuntime
 from penstock.broker.admin.topics import AdminTopics
-from penstock.broker.broker_core import ClientRequests, Operation
 from penstock.broker.filters import SqlCompiler
+from penstock.broker.guarded_operations import ClientRequests, Operation
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.stats import Rates

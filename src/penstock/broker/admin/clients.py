@@ -11,8 +11,8 @@ import time
 from functools import partial
 from typing import Final
 
-from penstock.broker.broker_core import Answer, Client, ClientRequests, Operation, administration
 from penstock.broker.consumers import ConsumerGroup, GroupMember
+from penstock.broker.guarded_operations import Answer, Client, ClientRequests, Operation, administration
 from penstock.broker.table_persistence import BrokerState
 from penstock.errors import BadMessage, NoAnswer, PenstockError
 from penstock.format.message_id import decode_message_id

@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from penstock.broker.broker_core import Client, ClientRequests, Operation, administration
 from penstock.broker.consumers import ConsumerGroup, is_legal_group, sql_compiler
 from penstock.broker.filters import Selection, SqlCompiler, by_tags
+from penstock.broker.guarded_operations import Client, ClientRequests, Operation, administration
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.stats import Rates
 from penstock.broker.table_persistence import BrokerState
@@ -47,7 +47,7 @@ from penstock.protocol.bodies.stats import (
     ResetOffsetBody,
 )
 from penstock.protocol.codes import Refusal, ResponseCode
-from penstock.protocol.headers.admin import GetBrokerConsumeStats
+from penstock.protocol.headers.admin import GetBrokerConsumeStats, ProgressReply
 from penstock.protocol.headers.groups import DeleteGroup, GetConsumeStats, GroupName, QuerySubscription
 from penstock.protocol.headers.offsets import CloneGroupOffset, QueryConsumeTimeSpan, QueryCorrectionOffset, ResetOffset
 from penstock.protocol.headers.pull import QueryConsumeQueue
@@ -369,11 +369,17 @@ class AdminOffsets:
             if state.topics.find(topic) is not None and not unsubscribed:
                 state.offsets.clone(request.src_group, request.dest_group, topic)
 
-    def all_offsets(self, client: Client) -> ConsumerOffsets:
-        return self._state.offsets.snapshot()
+    def all_offsets(self, client: Client) -> tuple[ConsumerOffsets, ProgressReply]:
+        """Returns the offset table, which is all that RocketMQ's slaves read. Penstock's also read the log's end."""
+        return self._state.offsets.snapshot(), self._log_end()
 
-    def delay_offsets(self, client: Client) -> DelayOffsets:
-        return self._state.delayed.snapshot()
+    def delay_offsets(self, client: Client) -> tuple[DelayOffsets, ProgressReply]:
+        return self._state.delayed.snapshot(), self._log_end()
+
+    def _log_end(self) -> ProgressReply:
+        """Returns where the log ends. Only the loop's thread moves the broker's own positions, so a snapshot taken in
+        the same turn of the loop rests on nothing behind it."""
+        return ProgressReply(penstock_log_end=self._state.store.watermarks.appended)
 
     def correct(self, client: Client, request: QueryCorrectionOffset) -> QueryCorrectionOffsetBody:
         """Returns the lowest offset of all groups in each queue of the topic.

@@ -13,7 +13,7 @@ from datetime import date
 from typing import Final
 
 from penstock import __version__
-from penstock.broker.broker_core import Client, Operation, administration
+from penstock.broker.guarded_operations import Client, Operation, administration
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.replication.handshake import RUNTIME_KEY
 from penstock.broker.replication.handshake import VERSION as HANDSHAKE_VERSION

@@ -9,10 +9,10 @@
 | `election_loop` | the rounds: read, decide, play the part, attempt a transaction |
 | `etcd`, `zookeeper` | the engines; `zookeeper` needs the extra of that name |
 | `lease` | the thread that renews |
-| `configuration`, `membership` | the settings; a replica's own file |
-| `role_commands` | onMaster and onSlave |
+| `configuration`, `membership_file` | the settings; a replica's own file |
+| `role_change_commands` | onMaster and onSlave |
 | `status` | what a replica reports about elections; pure |
-| `node`, `service` | the broker process that a keeper directs; its threads |
+| `role_switch`, `failover_threads` | the broker process that a keeper directs; its threads |
 
 Safety rests on no clock. Only a member of the sync set may be elected, a send is acknowledged when every member of the
 set has its bytes, and a replica that knows a newer epoch takes nothing from an older one. The lease detects failures.

@@ -137,6 +137,8 @@ class Member(_Value, frozen=True, kw_only=True, rename="camel"):
     """Where its log ends."""
     tainted: bool = False
     """Whether it may have lost messages that it had acknowledged: see `election_rules`."""
+    damaged: bool = False
+    """Whether its log has a gap, so that it lacks messages that it had acknowledged: see `election_rules`."""
     learner: bool = False
     priority: Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)] = 0
     version: Text = ""

@@ -139,10 +139,14 @@ class Keeper:
         """Has the right replicas required, before anything is written about them. Returns the followers."""
         if self.sync_set is None:
             return {}
-        followers = self._node.followers()
-        self._require(self.sync_set.seen(view).follow(followers, lag_s))
+        self._require(self.sync_set.seen(view).follow(self._followers(view), lag_s))
         self.sync_set = self.sync_set.applied(self._node.log_end())
-        return self._node.followers()
+        return self._followers(view)
+
+    def _followers(self, view: View) -> Mapping[int, FollowerState]:
+        """Returns the followers that the engine knows. No other id may come into the set."""
+        known = () if view.state is None else view.state.ids.values()
+        return {each: follower for each, follower in self._node.followers().items() if each in known}
 
     def _require(self, sync_set: SyncSet) -> None:
         before, self.sync_set = self.sync_set, sync_set

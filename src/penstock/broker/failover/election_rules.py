@@ -6,8 +6,11 @@ what the engine holds is the truth, and a decision is made from it each time. Ea
 the decision was made from, so that of two replicas that decide at once only one succeeds.
 
 Who may be elected: a member of the sync set that is no learner and is healthy, while elections are not paused; under a
-pause only the last master. A replica that lost its page cache (`Replica.is_tainted`) lets the others go first. The
-replica with the longest log goes first of all, because then the least has to be cut; any of them is safe.
+pause only the last master. A replica that lost its page cache (`ReplicaState.is_tainted`) lets the others go first; one
+whose log is lost (`ReplicaState.is_lacking`) is elected only if an operator forces it. A replica whose log has a gap
+(`ReplicaState.is_damaged`) stands only if all others of the set say that theirs have one, too, or the set has no
+others: after a forced failover, for example. The replica with the longest log goes first of all, because then the least
+has to be cut; any of them is safe.
 
 A master whose lease has ended, because the engine was away, regains its leadership in the same epoch if no other was
 elected meanwhile: the state is still its own, and the process is the one that leads this epoch.
@@ -103,6 +106,10 @@ class ReplicaState:
     is_tainted: bool = False
     """Whether it may have lost what it had acknowledged: it flushes asynchronously, ended uncleanly, and the machine
     has booted since."""
+    is_lacking: bool = False
+    """Whether its log lacks what it had acknowledged: a disk was lost, or is not mounted."""
+    is_damaged: bool = False
+    """Whether its log has a gap, or was cut at one and is not copied again yet: it lacks acknowledged messages."""
     is_learner: bool = False
     is_healthy: bool = True
     priority: int = 0
@@ -143,6 +150,7 @@ class ReplicaState:
             epoch=self.epoch,
             end=self.end,
             tainted=self.is_tainted,
+            damaged=self.is_damaged,
             learner=self.is_learner,
             priority=self.priority,
             version=self.version,
@@ -195,7 +203,7 @@ def decide(view: View, me: ReplicaState, now: float) -> Decision:
     if leader.epoch != state.epoch:
         return _stand(view, state, me, my_id, now, ChangeKind.TAKE_OVER, "the master's leadership is void")
     is_dead = me.dead_leader == view.leader_version and me.is_fast and state.acks is Acks.ALL
-    if is_dead and _why_not(state, me, my_id) == "":
+    if is_dead and _why_not(state, me, my_id) == "" and not _who_may_be_whole(view, state, me, my_id):
         return _stand(view, state, me, my_id, now, ChangeKind.TAKE_OVER, "the master's process has ended")
     publish = _publish(view, me, my_id, Part.FOLLOW, "", now)
     return Decision(part=Part.FOLLOW, epoch=state.epoch, transaction=publish, again_s=me.limits.publish_s)
@@ -295,13 +303,29 @@ def _why_not(state: State, me: ReplicaState, my_id: int) -> str:
         return "elections are paused"
     if not me.is_healthy:
         return "it is not healthy"
+    if me.is_lacking and not (state.forced == state.epoch and state.master == my_id):
+        return "its log lacks messages that it had acknowledged; is its disk mounted?"
     return "it is stopping" if me.is_stopping else ""
+
+
+def _who_may_be_whole(view: View, state: State, me: ReplicaState, my_id: int) -> list[int]:
+    """Returns the replicas to which one whose log has a gap leaves an election: those of the set that do not run, or
+    run and say of no gap. None if this replica has no gap. Once a person has forced a failover to it, the set has no
+    other.
+    """
+    if not me.is_damaged:
+        return []
+    damaged = {number for number, member in view.members.items() if member.damaged}
+    return [each for each in state.sync if each != my_id and each not in damaged]
 
 
 def _stand(view: View, state: State, me: ReplicaState, my_id: int, now: float, what: ChangeKind, why: str) -> Decision:
     """Stands for election: stops following, lets those with longer logs go first, then attempts `what`."""
     if (problem := _why_not(state, me, my_id)) != "":
         return _wait(view, me, my_id, now, f"there is no master, and this replica cannot be elected: {problem}")
+    if whole := _who_may_be_whole(view, state, me, my_id):
+        why = f"its log has a gap, and {whole} of the sync set may have every message; start it, or force a failover"
+        return _wait(view, me, my_id, now, why)
     if what is ChangeKind.RESTART and me.is_tainted:
         why = "it may have lost messages with the machine's memory, so the other replicas go first"
         return _wait(view, me, my_id, now, why)
@@ -363,9 +387,10 @@ def _delay(view: View, state: State, me: ReplicaState, my_id: int, what: ChangeK
         return 0.0
     if state.successor in others:
         return SUCCESSOR_S
-    mine = (not me.is_tainted, me.epoch, me.end, me.priority, -my_id)
+    mine = (not me.is_damaged, not me.is_tainted, me.epoch, me.end, me.priority, -my_id)
     rank = sum(
-        (not each.tainted, each.epoch, each.end, each.priority, -number) > mine for number, each in others.items()
+        (not each.damaged, not each.tainted, each.epoch, each.end, each.priority, -number) > mine
+        for number, each in others.items()
     )
     patience = me.limits.election_wait_s if me.is_tainted else 0.0
     return patience + (RANK_S * (rank + 1) if others else 0.0)

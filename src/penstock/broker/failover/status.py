@@ -30,6 +30,8 @@ def why_not_electable(state: State, replica_id: int, member: Member | None) -> s
         return "it is a learner"
     if state.paused and state.master != replica_id:
         return "elections are paused"
+    if member.damaged:
+        return "its log has a gap, so others of the sync set must go first"
     return "it may have lost messages with its machine's memory, so others go first" if member.tainted else ""
 
 

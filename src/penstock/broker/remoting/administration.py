@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from penstock.broker.broker_core import Core
-from penstock.broker.remoting.core_adapters import OperationRoute, handlers_of
+from penstock.broker.guarded_operations import Core
+from penstock.broker.remoting.operation_handlers import OperationRoute, handlers_of
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.admin import decode_config
 from penstock.protocol.codes import RequestCode

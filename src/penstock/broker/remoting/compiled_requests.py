@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from penstock.broker.broker_core import Client, host_text
+from penstock.broker.guarded_operations import Client, host_text
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
 from penstock.broker.pull import Pulls
@@ -126,12 +126,11 @@ class OrdinaryRequests:
             host = self._add(connection)
         takes_sends = self._accepts_messages() and self._sends.takes_ordinary
         room = self._sends.room(connection) if takes_sends else 0
-        at, stop, replies, error = self._path.serve(connection, data, at, host, takes_sends, room)
-        if error is not None:
-            if stop > at:
-                replies += self._fail(data[at:stop], error)
-            else:
-                log.error("after ordinary requests of %s:%d", *connection.peer, exc_info=error)
+        at, stop, replies, failure, late = self._path.serve(connection, data, at, host, takes_sends, room)
+        if late is not None:
+            log.error("after ordinary requests of %s:%d", *connection.peer, exc_info=late)
+        if failure is not None:
+            replies += self._fail(data[at:stop], failure)
             at = stop
         return at, stop, replies
 
@@ -149,7 +148,8 @@ class OrdinaryRequests:
         try:
             self._store.statistics.count_appended(messages, seconds)
             if count:
-                self._acks.send_when_safe(connection, end_offset, count, partial(_send, connection, replies))
+                send = partial(_send, connection, replies)
+                self._acks.send_when_safe(connection, end_offset, count, len(replies), send)
             else:
                 self._store.watermarks.sync_soon(end_offset)
         except Exception as error:  # the messages are stored; their senders must not wait in vain

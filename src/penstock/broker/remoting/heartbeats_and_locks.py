@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.broker_core import Call, Core
 from penstock.broker.consumers import Heartbeat
-from penstock.broker.remoting.core_adapters import OperationRoute, handlers_of
+from penstock.broker.guarded_operations import Call, Core
+from penstock.broker.remoting.operation_handlers import OperationRoute, handlers_of
 from penstock.protocol.bodies.clients import CheckClientRequestBody, HeartbeatData
 from penstock.protocol.bodies.queues import LockBatchRequestBody
 from penstock.protocol.codes import RequestCode, ResponseCode

@@ -10,9 +10,10 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.errors import BadRequest
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import RESPONSE, Command
-from penstock.protocol.frame import encode
+from penstock.protocol.frame import MAX_HEADER, encode
 from penstock.store.message import GetStatus
 
 _PREFIX: Final = struct.Struct(">II")
@@ -45,10 +46,13 @@ class SendReplyFrames:
         return tuple(piece.encode() for piece in (self._first, self._second, self._third, self._fourth, self._last))
 
     def frame(self, opaque: int, msg_id: str, queue_id: int, queue_offset: int) -> bytes:
+        """Returns the frame of a reply. Raises BadRequest if its header is longer than peers accept."""
         header = (
             f"{self._first}{msg_id}{self._second}{queue_id}{self._third}{queue_offset}{self._fourth}{opaque}{self._last}"
         ).encode()
         length = len(header)
+        if length > MAX_HEADER:
+            raise BadRequest("the message ids of a batch are too long for a header", expected=MAX_HEADER, found=length)
         return _PREFIX.pack(4 + length, length) + header
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from penstock.broker.broker_core import Call, Core, Deferred, Denied, Operation
+from penstock.broker.guarded_operations import Call, Core, Deferred, Denied, Operation
 from penstock.broker.query import FoundMessages
-from penstock.broker.remoting.core_adapters import OperationRoute, handlers_of
+from penstock.broker.remoting.operation_handlers import OperationRoute, handlers_of
 from penstock.broker.remoting.reply_frames import SendReplyFrames, pull_reply_head
 from penstock.broker.send_and_pull_results import PullOutcome, SendOutcome
 from penstock.broker.settings import BrokerSettings, SettingsInForce

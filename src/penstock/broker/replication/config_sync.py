@@ -13,9 +13,19 @@ offset up to which the logs are the same by their epochs.
 `ConfigCopy` copies the topics, the groups, and the offsets of consumers and delay levels. It does so soon after the
 start, then every ten seconds, with failover every second, and when a message of an unknown topic arrives. It replaces
 each table as a whole, and the slave's own persister saves it. Penstock's masters also send the topics that they
-deleted, each with the log offset up to which its messages are deleted; the slave deletes those queues as well. While
-its master is away, a slave keeps the last copy. Offsets that consumers commit to the slave meanwhile are overwritten
-when the master is back, so those consumers may get messages again. Use everything here from the loop's thread only.
+deleted, each with the log offset up to which its messages are deleted; the slave deletes those queues as well.
+
+The master's own progress is different: the delay levels, and the offsets of its own groups, which are the progress of
+transaction checks. It says "delivered" of a message whose delivery is perhaps in no other log yet. A slave that took
+that over at once, and became the master, would never deliver the message. So a slave keeps these positions aside until
+its own log has everything that they rest on. A Penstock master sends with them where its log ended (`ProgressReply`). A
+RocketMQ master does not; it is asked for its log's end after the tables, which is behind all that they rest on.
+Positions count only within the connection by which the log came meanwhile: after another one, the same offsets may be
+other records. Positions that are taken over late let a message be delivered again, but never leave one out.
+
+While its master is away, a slave keeps the last copy. Offsets that consumers commit to the slave meanwhile are
+overwritten when the master is back, so those consumers may get messages again. Use everything here from the loop's
+thread only.
 """
 
 from __future__ import annotations
@@ -25,7 +35,7 @@ import contextlib
 import logging
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -40,7 +50,7 @@ from penstock.protocol import fields
 from penstock.protocol.bodies.admin import KVTable, decode_config, decode_deleted
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.headers.admin import AllTopicsReply, Follow, FollowReply
+from penstock.protocol.headers.admin import AllTopicsReply, Follow, FollowReply, ProgressReply
 from penstock.protocol.signing import RequestSigner
 from penstock.remoting.connection import Address, Connection, connect
 from penstock.remoting.limits import ConnectionLimits
@@ -327,14 +337,33 @@ _ELECTED_EVERY_S: Final = 1.0
 """With failover: after an election, consumers go on from what was copied last."""
 _MIN_PAUSE_S: Final = 0.1
 """Seconds between two copies, however many new topics arrive."""
+_LOOK_S: Final = 0.1
+"""Seconds between two looks whether the log has what the positions that are kept aside rest on."""
+
+
+class _Aside(NamedTuple):
+    """Positions of the master's own progress that this slave does not believe yet."""
+
+    connection: object
+    """The connection by which the log came when the master was asked."""
+    offsets: ConsumerOffsets
+    offsets_end: int
+    """The offsets of the master's own groups rest on its log before this offset."""
+    delays: DelayOffsets
+    delays_end: int
 
 
 class ConfigCopy:
     """Copies the master's tables, from `start` until the broker's tasks stop."""
 
-    def __init__(self, state: BrokerState, link: MasterLink) -> None:
+    def __init__(
+        self, state: BrokerState, link: MasterLink, connection: Callable[[], object | None] = lambda: None
+    ) -> None:
+        """`connection` returns what stands for the connection by which the log comes now; None if there is none."""
         self._state = state
         self._link = link
+        self._connection = connection
+        self._aside: _Aside | None = None
         self._every_s = _EVERY_S if state.settings.now.failover == "off" else _ELECTED_EVERY_S
         self._deleted: dict[str, int] = {}
         """The master's deletions that were repeated here: by topic, the physical offset before which it is deleted."""
@@ -362,21 +391,57 @@ class ConfigCopy:
             await asyncio.sleep(_MIN_PAUSE_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every_s):
-                    await self._soon.wait()
+                    await self._wait()
+
+    async def _wait(self) -> None:
+        """Returns when another copy is requested. Takes over meanwhile what is kept aside."""
+        while self._aside is not None and not self._soon.is_set():
+            await asyncio.sleep(_LOOK_S)
+            self._take_over()
+        await self._soon.wait()
 
     async def copy(self) -> None:
-        """Copies all four tables, one after the other. If it raises PenstockError, the tables copied so far stay."""
-        state, ask = self._state, self._link.ask
+        """Copies all four tables, one after the other. If it raises PenstockError, the tables copied so far stay.
+
+        The master's own progress is kept aside until this slave's log has what it rests on. What is kept aside already
+        is not replaced: otherwise a slave that is always behind would never take anything over.
+        """
+        state, ask, connection = self._state, self._link.ask, self._connection()
         reply = await ask(RequestCode.GET_ALL_TOPIC_CONFIG)
         state.topics.replace(decode_config(TopicConfigs, reply.body))
         await self._delete(decode_deleted(reply.read(AllTopicsReply).penstock_deleted_topics or ""))
         groups = decode_config(SubscriptionGroups, (await ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body)
         state.groups.replace(groups)
-        offsets = decode_config(ConsumerOffsets, (await ask(RequestCode.GET_ALL_CONSUMER_OFFSET)).body)
+        reply = await ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        offsets, offsets_end = decode_config(ConsumerOffsets, reply.body), reply.read(ProgressReply).penstock_log_end
         state.offsets.replace(offsets)
-        delays = decode_config(DelayOffsets, (await ask(RequestCode.GET_ALL_DELAY_OFFSET)).body)
-        state.delayed.replace(delays)
+        reply = await ask(RequestCode.GET_ALL_DELAY_OFFSET)
+        delays, delays_end = decode_config(DelayOffsets, reply.body), reply.read(ProgressReply).penstock_log_end
+        if offsets_end is None or delays_end is None:
+            offsets_end = delays_end = (await ask_master(self._link)).ends_at
+        self._take_over()
+        if self._aside is None and connection is not None and offsets_end is not None and delays_end is not None:
+            self._aside = _Aside(connection, offsets, offsets_end, delays, delays_end)
+            self._take_over()
         self.copies += 1
+
+    def _take_over(self) -> bool:
+        """Takes over what is kept aside, if this log has all that it rests on. Returns whether it has.
+
+        Forgets it if the log comes by another connection now.
+        """
+        aside = self._aside
+        if aside is None:
+            return False
+        if aside.connection is not self._connection():
+            self._aside = None
+            return False
+        if self._state.store.log.queue.wrote_offset < max(aside.offsets_end, aside.delays_end):
+            return False
+        self._aside = None
+        self._state.own_offsets.replace(aside.offsets, aside.offsets_end)
+        self._state.delayed.replace(aside.delays, aside.delays_end)
+        return True
 
     async def _delete(self, deleted: dict[str, int]) -> None:
         """Repeats the master's deletions. One behind the end of this log waits until the log has reached it."""

@@ -27,12 +27,14 @@ fields of the JSON are ignored. Values only: nothing here connects or waits.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from penstock.errors import BadFrame, CorruptData
 from penstock.format.msgspec_warm_up import prepared
+from penstock.store.damage_and_quarantine import DamagedRange
 from penstock.store.replication.divergence import LogHistory
 from penstock.store.replication.epochs import MAX_ENTRIES, MAX_EPOCH, Entries, check_entries
 
@@ -48,11 +50,16 @@ NO_CONFIRM: Final = -1
 _SENT_ENTRIES: Final = 1000
 """The newest epochs are enough: a log that has none of them in common is far too old."""
 
+_SENT_RANGES: Final = 1000
+_SAID: Final = "SAID"
+"""The reason of a damaged range of which only the other side knows."""
+
 T = TypeVar("T")
 Name = Annotated[str, msgspec.Meta(max_length=255)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Epoch = Annotated[int, msgspec.Meta(ge=0, le=MAX_EPOCH)]
 Pairs = Annotated[list[tuple[int, int]], msgspec.Meta(max_length=MAX_ENTRIES)]
+Ranges = Annotated[list[tuple[Offset, Offset]], msgspec.Meta(max_length=MAX_ENTRIES)]
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +79,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     end: Offset
     learner: bool = False
     """Whether it follows without ever counting for an acknowledgement."""
+    damage: Ranges = []
+    """The damaged ranges of its log: physical offset and size. Where the master has more, it counts for nothing."""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +94,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     end: Offset = 0
     cut: Offset = 0
     """Physical offset up to which both logs are the same, by their epochs."""
+    damage: Ranges = []
+    """The damaged ranges of the master's log: those that it knows of, and those of the slave's that it has, too."""
     why: Annotated[str, msgspec.Meta(max_length=1000)] = ""
     """Why the slave may not follow; empty if it may."""
 
@@ -114,6 +125,24 @@ def length_of(data: bytes | bytearray) -> int:
 def sent_entries(entries: Entries) -> Entries:
     """Returns the entries that a handshake contains, by which both sides compare their logs."""
     return entries[-_SENT_ENTRIES:]
+
+
+def slaves_ranges(damage: Sequence[DamagedRange]) -> list[tuple[int, int]]:
+    """Returns a slave's damaged ranges, in log order, for its Hello. One range stands for the last ones, if many."""
+    pairs = [(each.physical_offset, each.size) for each in damage[:_SENT_RANGES]]
+    if len(damage) > _SENT_RANGES:
+        pairs[-1] = pairs[-1][0], damage[-1].end - pairs[-1][0]
+    return pairs
+
+
+def masters_ranges(damage: Sequence[DamagedRange]) -> list[tuple[int, int]]:
+    """Returns a master's damaged ranges, in log order, for its Welcome: the first ones, if many."""
+    return [(each.physical_offset, each.size) for each in damage[:MAX_ENTRIES]]
+
+
+def ranges_of(said: Hello | Welcome) -> list[DamagedRange]:
+    """Returns the other side's damaged ranges."""
+    return [DamagedRange(offset, size, _SAID) for offset, size in said.damage]
 
 
 def history_of(said: Hello | Welcome) -> LogHistory:

@@ -1,12 +1,13 @@
 """How a slave joins a master with epochs: which part of its log is the master's, and what has to be cut.
 
 The slave computes for itself up to where the logs are the same, and compares it with the master's result and with the
-last message before that offset. Then there are four cases:
+last message before that offset. Then there are five cases:
 
 | This log | Then |
 |---|---|
 | is a prefix of the master's | the slave takes the master's epochs over, on disk, and follows |
 | has a part that the master's does not have | that part is kept in the quarantine; the next open cuts it |
+| has a gap, where the master's has messages | the log from there on is kept, cut, and copied again (`log_gaps`) |
 | has epochs, but nothing in common, or ends before the master's begins | the next open moves all of it aside |
 | has no epochs, and is no prefix of the master's | nothing is changed, and an operator decides, as without epochs |
 
@@ -19,10 +20,12 @@ import asyncio
 import logging
 
 from penstock.broker.replication.config_sync import LogMismatch, Master, MasterLink, check_same_log, compare_before
-from penstock.broker.replication.handshake import Hello, Welcome, history_of, sent_entries
-from penstock.errors import BadFrame, PenstockError
+from penstock.broker.replication.handshake import Hello, Welcome, history_of, ranges_of, sent_entries, slaves_ranges
+from penstock.errors import BadFrame, PenstockError, StoreFailed
+from penstock.store.damage_and_quarantine import inside
 from penstock.store.message_store import MessageStore
-from penstock.store.replication.divergence import LogHistory, find_common
+from penstock.store.replication.divergence import Common, LogHistory, find_common
+from penstock.store.replication.log_gaps import accept_gaps, begin_mending, first_gap, log_damage, without
 from penstock.store.replication.replica_identity import replica_identity
 from penstock.store.replication.tail_cut import CutPlan, prepare_cut
 
@@ -60,6 +63,7 @@ class Joining:
             begin=own.begin,
             end=own.end,
             learner=who.learner,
+            damage=slaves_ranges(log_damage(store)),
         )
 
     def _history(self) -> LogHistory:
@@ -114,8 +118,45 @@ class Joining:
             if common.is_proved:
                 raise
             await self._cut(own, None, answer, str(error))
+        await self._mend(theirs, common, answer)
         if common.end < own.end:
             await self._cut(own, common.end, answer, f"the master's log parts from this one at {common.end}")
+
+    async def _mend(self, theirs: LogHistory, common: Common, answer: Welcome) -> None:
+        """Has the log cut at its first gap, if the master has what is missing there, so that it is sent again.
+
+        Raises CutNeeded then. Whatever was acknowledged here: the epochs prove that the master has all that is cut
+        before `common.end`, because both logs are the same up to there, and it has damage only where this log has.
+        What is cut behind it must not have been acknowledged. If a gap cannot be mended, says why and returns: the
+        master does not count a slave with a gap.
+        """
+        store, masters = self._store, ranges_of(answer)
+        damage = log_damage(store)
+        gap = first_gap(damage, masters, theirs.begin, common.end)
+        if gap is None:
+            await asyncio.to_thread(accept_gaps, store, inside(damage, 0, common.end))
+            return
+        at, marks = gap.physical_offset, store.watermarks
+        why = f"this log has a gap of {gap.size} bytes at {at}, and the master has what is missing there"
+        if not common.is_proved:
+            problem = "no common epoch proves that the logs are the same"
+        elif only_here := without(inside(masters, at, common.end), damage):
+            problem = f"the master's log is damaged, too, at {only_here[0].physical_offset}, where this one is whole"
+        elif marks.is_limited and marks.visible > common.end:
+            return  # the cut at the common end is refused
+        else:
+            plan = CutPlan(at, self._link.log_address, answer.epoch, why)
+            try:
+                await asyncio.to_thread(begin_mending, store, at, common.end)
+                folder = await asyncio.to_thread(prepare_cut, store, plan)
+            except StoreFailed as error:
+                problem = str(error)
+            else:
+                raise CutNeeded(
+                    f"{why}: the log from there on is kept in {folder}, is cut when this broker starts again, and is "
+                    "copied from the master again"
+                )
+        log.error("%s; it is not copied again, and this slave counts for no acknowledgement: %s", why, problem)
 
     async def _cut(self, own: LogHistory, offset: int | None, answer: Welcome, why: str) -> None:
         """Sets aside what has to be cut. Raises CutNeeded, or LogMismatch if an operator has to decide."""

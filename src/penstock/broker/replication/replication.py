@@ -15,12 +15,13 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.broker.access import Access
-from penstock.broker.broker_core import Client, Operation, administration, host_text
+from penstock.broker.guarded_operations import Client, Operation, administration, host_text
 from penstock.broker.registration import BrokerRegistration
 from penstock.broker.replication.config_sync import ConfigCopy, MasterLink
-from penstock.broker.replication.master import MasterNames, SlaveConnection, SlaveListener
+from penstock.broker.replication.master import SlaveListener
 from penstock.broker.replication.replication_authentication import FollowTickets
 from penstock.broker.replication.slave import MasterFollower
+from penstock.broker.replication.slave_connection import MasterNames, SlaveConnection
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.table_persistence import BrokerState
 from penstock.errors import BadSettings
@@ -164,6 +165,7 @@ class ConnectedReplica(NamedTuple):
     behind_s: float
     """For how long it has not had all that the log has."""
     is_learner: bool
+    """Whether it counts for nothing: it is a learner, or its log has a gap."""
 
 
 class Replication:
@@ -192,8 +194,8 @@ class Replication:
             self._link = link = MasterLink(store.settings, broker)
             if not self._is_directed:
                 registration.on_master = link.set_addresses
-            self._follower = MasterFollower(store, link, state.tasks)
-            self._copy = ConfigCopy(state, link)
+            self._follower = follower = MasterFollower(store, link, state.tasks)
+            self._copy = ConfigCopy(state, link, lambda: follower.connection)
         self.status = ReplicationStatus(store, self._listener, self._follower, link, state.elections)
 
     def on_cut(self, cut: Callable[[str], object]) -> None:
@@ -239,11 +241,16 @@ class Replication:
 
     # -- directed by elections -------------------------------------------------------------------------------
 
-    async def follow(self, log_address: str, client_address: str, epoch: int) -> None:
-        """Follows the master at these addresses from now on, in this epoch only. Only for a slave."""
+    async def follow(self, log_address: str, client_address: str, epoch: int, *, accepts_loss: bool = False) -> None:
+        """Follows the master at these addresses from now on, in this epoch only. Only for a slave.
+
+        `accepts_loss`: an operator made this master although it may lack what was acknowledged here. That is then cut,
+        and kept in the quarantine.
+        """
         assert self._follower is not None
         assert self._link is not None
         await self._follower.pause()
+        self._follower.accept_loss(accepts_loss)
         self._link.direct(log_address, client_address)
         self._link.expect_epoch(epoch)
         self._follower.start()
@@ -258,13 +265,21 @@ class Replication:
         if self._follower is not None:
             self._follower.on_lost = lost
 
+    def count_only(self, is_replica: Callable[[str, int], bool]) -> None:
+        """Has a master count only slaves that are replicas of its set: by the name of their store, and their id.
+
+        Others follow, and count for nothing. By default every slave counts.
+        """
+        if self._listener is not None:
+            self._listener.is_replica = is_replica
+
     def replicas(self) -> list[ConnectedReplica]:
-        """Returns the replicas that follow this master in its epoch."""
+        """Returns the replicas of its set that follow this master in its epoch."""
         slaves = [] if self._listener is None else self._listener.slaves
         return [
-            ConnectedReplica(each.hello.id, self.status.behind_seconds(each.acknowledged), each.hello.learner)
+            ConnectedReplica(each.hello.id, self.status.behind_seconds(each.acknowledged), not each.counts)
             for each in slaves
-            if each.hello is not None and each.follows
+            if each.hello is not None and each.follows and each.is_replica
         ]
 
     async def stop(self) -> None:

@@ -363,10 +363,19 @@ class MasterFollower:
         """Called when a connection to the master has ended, or could not be made."""
         store.watermarks.on_advance(self._on_flushed)
 
+    def accept_loss(self, accepts: bool) -> None:
+        """Whether the master may lack what was acknowledged here: an operator has decided so."""
+        self._joining.accept_loss = accepts
+
     @property
     def follows(self) -> bool:
         """Whether the master's log is being received."""
         return self._receiver is not None and self._receiver.has_begun
+
+    @property
+    def connection(self) -> object | None:
+        """What stands for the connection by which the master's log is being received; None if it is not."""
+        return self._receiver if self.follows else None
 
     @property
     def received_ms(self) -> int:

@@ -30,7 +30,7 @@ import msgspec
 
 from penstock import __version__
 from penstock.broker.access import RELOAD_EVERY_S, Access
-from penstock.broker.broker_core import host_text
+from penstock.broker.guarded_operations import host_text
 from penstock.broker.settings import BrokerSettings, observe_address
 from penstock.cli import exit_codes
 from penstock.cli.broker_process import ServeOptions, ending_on_signals, name_server, stop_signals

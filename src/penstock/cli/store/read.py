@@ -34,6 +34,7 @@ from penstock.format.record_layout import belongs_to
 from penstock.format.scan import Blank, Damage, ScanBatch, scan
 from penstock.store import Boundary, MessageStore
 from penstock.store.consume_queue import ConsumeQueue, QueueExtensions, unit_pages
+from penstock.store.damage_and_quarantine import read_damage
 from penstock.store.files.file_io import Files
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import MAX_MISSING_IN_A_ROW, MappedFileQueue
@@ -86,6 +87,7 @@ class LogFilesReader:
     def __init__(self, place: StoreFolder) -> None:
         self._delay_levels = place.settings.delay_levels
         self._live = bool(place.owner)
+        self._known = {each.physical_offset: each for each in read_damage(place.files, place.layout.damaged)}
         self._queue = place.retrying(lambda: _load(place))
 
     def __iter__(self) -> Iterator[LogItem]:
@@ -111,10 +113,13 @@ class LogFilesReader:
             yield Damage(file.from_offset + position, file.size - position, Reason.UNWRITTEN)
 
     def _scan(self, file: MappedFile, start: int, *, live: bool) -> Iterator[tuple[LogItem, int]]:
-        """Yields each item of a file from `start`, with the position after the item."""
+        """Yields each item of a file from `start`, with the position after the item.
+
+        A live scan ends before a batch in progress. Where `damaged.json` lists a range, there is none: it goes on.
+        """
         data, base = file.map.view, file.from_offset
         pending: Damage | None = None
-        for item in scan(
+        passing = scan(
             data,
             base,
             start,
@@ -123,7 +128,8 @@ class LogFilesReader:
             live=live,
             rows_per_batch=_ROWS,
             written=file.map.written_ranges,
-        ):
+        )
+        for item in passing:
             if pending is not None:
                 yield pending, pending.position + pending.size - base
                 pending = None
@@ -135,6 +141,10 @@ class LogFilesReader:
                 pending = item
             else:
                 yield item, item.position + item.size - base
+        hole = self._known.get(passing.end) if live else None
+        if hole is not None and hole.end <= base + file.size:
+            yield Damage(hole.physical_offset, hole.size, Reason.UNWRITTEN), hole.end - base
+            yield from self._scan(file, hole.end - base, live=True)
 
 
 def _load(place: StoreFolder) -> MappedFileQueue:

@@ -517,6 +517,7 @@ cdef class Appender:
         found = PyDict_GetItem(offsets, queue_id)
         if found is not NULL:
             queue_offset = PyLong_AsLongLong(<object>found)
+        offsets[queue_id] = queue_offset + 1  # before a byte is written, because it may fail
         p = <uint8_t*>self.target.buf + at
         store32(p + 8, <int32_t>crc_of(<const uint8_t*>ordinary.body, ordinary.body_size))
         store32(p + 12, <int32_t>ordinary.queue_id)
@@ -546,7 +547,6 @@ cdef class Appender:
             seal_record(<uint8_t*>self.target.buf + at, <int32_t>size, MESSAGE_MAGIC)
         if publish:
             store_head(<uint8_t*>self.target.buf + at, <int32_t>size, MESSAGE_MAGIC)
-        offsets[queue_id] = queue_offset + 1
         placed.size = size
         placed.queue_offset = queue_offset
         return size
@@ -649,7 +649,7 @@ cdef class Appender:
         `check_batch` has checked the `count` items. Each gets the properties `suffix`; `scratch` has room for both.
         Returns the first physical offset, and in *end that behind the last; or -1 to decline all.
         """
-        cdef int64_t started = monotonic_ns(), now, start, at, i, size, before = -1
+        cdef int64_t started = monotonic_ns(), now, start, at, i, size, done = 0, before = -1
         cdef Piece piece
         cdef Placed placed
         cdef PyObject* found
@@ -671,35 +671,50 @@ cdef class Appender:
         ordinary.pieces = &piece
         ordinary.count = 1
         start = at = self.position
-        for i in range(count):
-            ordinary.flag = load32(item + 12)
-            ordinary.body = <const char*>item + 20
-            ordinary.body_size = load32(item + 16)
-            size = load16(item + 20 + ordinary.body_size)
-            memcpy(scratch, item + 22 + ordinary.body_size, size)
-            if size and scratch[size - 1] != 2:
-                scratch[size] = 2
-                size += 1
-            memcpy(scratch + size, PyBytes_AS_STRING(suffix), PyBytes_GET_SIZE(suffix))
-            piece.size = ordinary.properties_size = size + PyBytes_GET_SIZE(suffix)
-            if (
-                memmem(scratch, piece.size, b"__CRC32#", 8) != NULL or has_zeros(<const char*>scratch, piece.size)
-                or self.write(ordinary, offsets, queue_id, now, at, i > 0, True, &placed) < 0
-            ):
-                memset(<uint8_t*>self.target.buf + start, 0, at - start)
-                if before >= 0:
-                    offsets[queue_id] = before
-                elif i:
-                    del offsets[queue_id]
-                return -1
-            if i == 0:
-                first[0] = placed
-            at += placed.size
-            item += load32(item)
+        first.size = 0
+        try:
+            for i in range(count):
+                ordinary.flag = load32(item + 12)
+                ordinary.body = <const char*>item + 20
+                ordinary.body_size = load32(item + 16)
+                size = load16(item + 20 + ordinary.body_size)
+                memcpy(scratch, item + 22 + ordinary.body_size, size)
+                if size and scratch[size - 1] != 2:
+                    scratch[size] = 2
+                    size += 1
+                memcpy(scratch + size, PyBytes_AS_STRING(suffix), PyBytes_GET_SIZE(suffix))
+                piece.size = ordinary.properties_size = size + PyBytes_GET_SIZE(suffix)
+                if (
+                    memmem(scratch, piece.size, b"__CRC32#", 8) != NULL or has_zeros(<const char*>scratch, piece.size)
+                    or self.write(ordinary, offsets, queue_id, now, at, i > 0, True, &placed) < 0
+                ):
+                    break
+                if i == 0:
+                    first[0] = placed
+                at += placed.size
+                item += load32(item)
+                done += 1
+        except BaseException:  # no memory
+            self.undo_batch(offsets, queue_id, before, start, at, first.size)
+            raise
+        if done < count:
+            self.undo_batch(offsets, queue_id, before, start, at, first.size)
+            return -1
         store_head(<uint8_t*>self.target.buf + start, <int32_t>first.size, MESSAGE_MAGIC)
         self.advance(at, now, started, count)
         end[0] = self.from_offset + at
         return self.from_offset + start
+
+    cdef int undo_batch(
+        self, dict offsets, queue_id, int64_t before, int64_t start, int64_t end, int64_t first_size
+    ) except -1:
+        """Zeroes the records of a client's batch; the next offset of its queue is `before` again, -1 for none."""
+        erase_batch(<uint8_t*>self.target.buf, start, end, first_size)
+        if before >= 0:
+            offsets[queue_id] = before
+        else:
+            offsets.pop(queue_id, None)
+        return 0
 
     def append_many(self, messages):
         """Appends a list of messages, which become visible at once; returns their results, or None to decline all."""
@@ -714,13 +729,17 @@ cdef class Appender:
             raise MemoryError
         try:
             start = at = self.position
-            for i in range(count):
-                if self.place(<object>PyList_GET_ITEM(messages, i), now, at, i > 0, True, &placed[i]) < 0:
-                    break
-                at += placed[i].size
-                done += 1
+            try:
+                for i in range(count):
+                    if self.place(<object>PyList_GET_ITEM(messages, i), now, at, i > 0, True, &placed[i]) < 0:
+                        break
+                    at += placed[i].size
+                    done += 1
+            except BaseException:  # a field that is no text has raised it when it was asked whether it is empty
+                self.undo(messages, placed, start, at, done)
+                raise
             if done < count:
-                self.undo(messages, start, at, done)
+                self.undo(messages, placed, start, at, done)
                 return None
             store_head(<uint8_t*>self.target.buf + start, <int32_t>placed[0].size, MESSAGE_MAGIC)
             self.advance(at, now, started, count)
@@ -734,11 +753,11 @@ cdef class Appender:
         self.notify()
         return results
 
-    cdef int undo(self, list messages, int64_t start, int64_t end, Py_ssize_t count) except -1:
+    cdef int undo(self, list messages, const Placed* placed, int64_t start, int64_t end, Py_ssize_t count) except -1:
         """Zeroes the `count` records of a batch that were written, and takes their queue offsets back."""
         cdef Py_ssize_t i
         cdef dict offsets
-        memset(<uint8_t*>self.target.buf + start, 0, end - start)
+        erase_batch(<uint8_t*>self.target.buf, start, end, placed[0].size if count else 0)
         for i in range(count):
             message = <object>PyList_GET_ITEM(messages, i)
             offsets = self.queues[<object>member_at(message, self.topic_at)]

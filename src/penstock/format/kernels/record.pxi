@@ -372,9 +372,70 @@ cdef int write_head(out, int64_t at, int64_t size, int32_t magic) except -1:
     return 0
 
 
-def publish(out, int64_t at, int64_t size):
-    """Stores size and magic of the record at out[at:]: from now on readers see it."""
-    write_head(out, at, size, MESSAGE_MAGIC)
+def publish(out, int64_t at, int64_t size, uint32_t magic=<uint32_t>MESSAGE_MAGIC):
+    """Stores size and magic of the record at out[at:]: from now on readers see it. The magic is V1's or V2's."""
+    write_head(out, at, size, <int32_t>magic)
+
+
+cdef enum:
+    HEADS_AT_ONCE = 512
+
+
+cdef inline void clear_head(uint8_t* at) noexcept nogil:
+    """Zeroes the magic, then the size: what is stored afterwards is not seen before."""
+    store32(at + 4, 0)
+    release_fence()
+    store32(at, 0)
+    release_fence()
+
+
+cdef inline bint has_head(const uint8_t* at, int64_t left) noexcept nogil:
+    """Whether a published record or filler of at most `left` bytes seems to begin here."""
+    cdef int32_t magic
+    if left < 8:
+        return False
+    magic = load32(at + 4)
+    return (
+        (magic == MESSAGE_MAGIC or magic == MESSAGE_MAGIC_V2 or magic == BLANK_MAGIC) and 8 <= load32(at) <= left
+    )
+
+
+cdef void erase_batch(uint8_t* data, int64_t start, int64_t stop, int64_t first_size) noexcept nogil:
+    """Does what `take_back` says; data[start:stop] must be inside the buffer."""
+    cdef int64_t[HEADS_AT_ONCE] heads  # the last ones: a batch with more is walked several times
+    cdef int64_t at, count, number, end = stop
+    while 0 < first_size <= stop - start:
+        count = 0
+        at = start + first_size
+        while at < end and has_head(data + at, stop - at):
+            heads[count % HEADS_AT_ONCE] = at
+            count += 1
+            at += load32(data + at)
+        for number in range(count - 1, max(count - HEADS_AT_ONCE, 0) - 1, -1):
+            end = heads[number % HEADS_AT_ONCE]
+            clear_head(data + end)
+        if count <= HEADS_AT_ONCE:
+            break
+    if stop - start >= 8:
+        clear_head(data + start)
+    memset(data + start, 0, stop - start)
+
+
+def take_back(out, int64_t start, int64_t stop, int64_t first_size):
+    """Zeroes out[start:stop], to which a batch was being written whose first record has `first_size` bytes.
+
+    Unpublishes the records from the last one to the first before it zeroes anything else. So a kill at any moment
+    leaves the records of the batch up to one of them, perhaps behind a first one that is not published, or none.
+    """
+    cdef Py_buffer target
+    PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
+    try:
+        if start < 0 or stop < start or stop > target.len:
+            raise ValueError(f"{start} to {stop} is outside {target.len} bytes")
+        with nogil:
+            erase_batch(<uint8_t*>target.buf, start, stop, first_size)
+    finally:
+        PyBuffer_Release(&target)
 
 
 def write_blank(out, int64_t at, int64_t size):

@@ -10,6 +10,7 @@ cdef enum:
     REPLY_ROOM = 4096  # more than a reply takes beside its constant parts and its records
     MAX_CONSTANT = 16384
     MAX_ITEMS = 10000  # messages of a batch
+    WAITING_BYTES = 2048  # message ids in a reply that waits, beyond which it counts as one more
 
 
 # -- replies -------------------------------------------------------------------------------------------------
@@ -87,6 +88,7 @@ cdef class RequestPath:
     cdef tuple send_pieces, pull_pieces, query_pieces, commit_pieces
     cdef object client
     cdef bint takes_sends, is_busy
+    cdef bint has_begun        # whether an error now comes from the frame that is taken, not from those before it
     cdef const char* born_host
     cdef Py_ssize_t born_host_size
     cdef list done             # frames of replies, before those in `replies`
@@ -173,22 +175,24 @@ cdef class RequestPath:
         born_host    the client's host in its 8 or 20 bytes
         takes_sends  whether sends are served at all
         room         how many replies to sends may wait until the messages are safe: they go to `calls.when_safe`, and
-                     further sends are left; -1: replies to sends do not wait
+                     further sends are left; -1: replies to sends do not wait. The reply to a batch counts as one more
+                     for each 2 KiB of message ids
 
-        Returns (at, stop, replies, error): the place of the first frame that was not served; where that frame ends if
-        it must be served in another way, else `at`; the frames of the replies, in pieces; and what one of `calls`
-        raised, or None. With an error and `stop` above `at`, that frame has failed: it must not be served again. With
-        about `reply_bytes` of replies it returns early.
+        Returns (at, stop, replies, failure, late): the place of the first frame that was not served; where that frame
+        ends if it must be served in another way, else `at`; the frames of the replies, in pieces; what was raised while
+        that frame was served, or None: it has failed and must not be served again; and what one of `calls` raised after
+        the frames before it were served, or None: it concerns no frame. With about `reply_bytes` of replies it returns
+        early.
         """
         cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(data)
         cdef int64_t end = PyBytes_GET_SIZE(data), total, length, stop = at, left = at
         cdef uint32_t kind
         cdef list done
-        error = None
+        failure = late = None
         if at < 0 or at > end:
             raise ValueError(f"{at} is outside {end} bytes")
         if self.is_busy or (PyBytes_GET_SIZE(born_host) != 8 and PyBytes_GET_SIZE(born_host) != 20):
-            return at, at, [], None
+            return at, at, [], None, None
         self.is_busy = True
         self.client = client
         self.takes_sends = takes_sends
@@ -215,22 +219,25 @@ cdef class RequestPath:
                     left = stop
                     break
                 at = stop
-        except Exception as failure:
-            error = failure
+        except Exception as error:
             left = stop
+            if self.has_begun:
+                failure = error
+            else:
+                late = error
         try:
             self.end_run()
             self.finish_replies()
-        except Exception as failure:
-            error = error or failure
+        except Exception as error:
+            late = late or error
         try:
             self.finish()
-        except Exception as failure:
-            error = error or failure
+        except Exception as error:
+            late = late or error
         finally:
             self.is_busy = False
             self.client = self.done = None
-        return at, max(left, at), done, error
+        return at, max(left, at), done, failure, late
 
     cdef int finish(self) except -1:
         """Does what may come after all requests: wakes pulls that wait, counts, and wakes dispatch."""
@@ -260,6 +267,7 @@ cdef class RequestPath:
         header.seen = 0
         header.opaque = 0
         header.is_one_way = header.is_binary = False
+        self.has_begun = True
         if is_binary:
             if not parse_binary(&header, head, head + head_size):
                 return False
@@ -268,7 +276,9 @@ cdef class RequestPath:
         self.make_room(0)
         if header.code != COMMIT_CODE and header.code != QUERY_CODE and header.code != 11 and header.code != 361:
             return self.takes_sends and self.send(&header, body, body_size)
+        self.has_begun = False
         self.end_run()
+        self.has_begun = True
         if header.code == 11 or header.code == 361:
             return body_size == 0 and self.pull(&header)
         if header.code == COMMIT_CODE:
@@ -341,7 +351,9 @@ cdef class RequestPath:
             self.run_end = end
             if not header.is_one_way:
                 self.run_count += 1
-                self.room -= 1
+                self.room = max(
+                    0, self.room - 1 - count * (PyBytes_GET_SIZE(self.message_host) + 17) // WAITING_BYTES
+                )
         if not header.is_one_way:
             self.reply_sent(header, physical, count, queue_id, placed.queue_offset)
         if PyDict_Size(self.held) and (topic, queue) in self.held:

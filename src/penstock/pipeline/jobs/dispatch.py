@@ -1,10 +1,10 @@
 """External dispatch: a streaming query that builds the queues and index of a store with dispatch=external.
 
-Each micro-batch is a range of the published log (`pipeline.jobs.derived_log`), split into pieces. Workers scan a piece
-with the kernels. They return the queue position and the key hashes of each record. Only the driver's process writes
-queues and index. It holds the job's lock, so workers that outlive a killed driver cannot interfere. The store keeps the
-progress as a physical offset, at which every start resumes. Spark's checkpoint is not needed for that and lies in
-memory.
+Each micro-batch is a range of the published log (`pipeline.jobs.dispatch_source`), split into pieces. Workers scan a
+piece with the kernels. They return the queue position and the key hashes of each record. Only the driver's process
+writes queues and index. It holds the job's lock, so workers that outlive a killed driver cannot interfere. The store
+keeps the progress as a physical offset, at which every start resumes. Spark's checkpoint is not needed for that and
+lies in memory.
 
 A start of Spark takes seconds, and so does its first micro-batch. Until that has arrived, a thread of the driver
 (penstock-dispatch-lead) builds by itself, with the same builder. Another one (penstock-dispatch-query) starts the
@@ -30,7 +30,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from penstock.errors import BadSettings, BadStore, PenstockError, StoreFailed
 from penstock.pipeline.errors import one_sentence
-from penstock.pipeline.jobs.derived_log import FORMAT, DerivedLog
+from penstock.pipeline.jobs.dispatch_source import FORMAT, DerivedLog
 from penstock.pipeline.session import is_connect, use_this_python
 from penstock.pipeline.spark_versions import requires
 from penstock.store.external_dispatch.builder import Builder, why_not_yet

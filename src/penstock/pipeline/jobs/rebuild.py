@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.errors import BadSettings
 from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.session import gather, parallelism
-from penstock.store.damaged_ranges import MayExceed, never_exceed
+from penstock.store.damage_and_quarantine import MayExceed, never_exceed
 from penstock.store.readonly.store_folder import quiet_log
 from penstock.store.rebuild import RebuildReport, ThreadRunner, is_small_job
 from penstock.store.rebuild import rebuild as rebuild_store

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
-from penstock.format.constants import Int32
+from penstock.format.constants import Int32, Int64
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.fields import Codes, Reply, Request
 
@@ -154,3 +154,14 @@ class AllTopicsReply(Reply, kw_only=True):
     codes: ClassVar[Codes] = (RequestCode.GET_ALL_TOPIC_CONFIG,)
 
     penstock_deleted_topics: str | None = None
+
+
+class ProgressReply(Reply, kw_only=True):
+    """Reply to 43 and 45: a table of offsets is in the body. A Penstock master adds where its log ended.
+
+    The broker's own positions in the table rest on log records before that offset, and on nothing behind it.
+    """
+
+    codes: ClassVar[Codes] = (RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET)
+
+    penstock_log_end: Int64 | None = None

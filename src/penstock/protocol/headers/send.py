@@ -7,13 +7,21 @@ handles both alike.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
 from penstock.format.constants import Int32, Int64
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.fields import Codes, Reply, Request
+
+MAX_IDS: Final = 1_032_192
+"""Limit of the message ids in the reply to a batch, in bytes. It leaves 16 KiB of a header for all else."""
+
+
+def batch_limit(id_length: int) -> int:
+    """Returns how many messages a batch may have: their ids, of `id_length` characters, fit into the reply's header."""
+    return MAX_IDS // (id_length + len(","))
 
 
 class _Message(Request, kw_only=True):

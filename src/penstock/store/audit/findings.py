@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.store.damaged_ranges import DamagedRange
+from penstock.store.damage_and_quarantine import DamagedRange
 
 Severity = Literal["error", "note"]
 

@@ -19,7 +19,7 @@ from penstock.store.audit.plan import AuditPlan
 from penstock.store.audit.queue_coverage import RangeTable
 from penstock.store.audit.ranges import RangeResult
 from penstock.store.audit.records import Diagnosis
-from penstock.store.damaged_ranges import DamagedRange
+from penstock.store.damage_and_quarantine import DamagedRange
 from penstock.store.files.file_io import Files
 from penstock.store.readonly.file_sizes import NumberedFile
 from penstock.store.readonly.view import MapCache

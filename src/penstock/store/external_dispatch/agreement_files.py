@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.errors import BadStore, StoreInUse
-from penstock.store.dispatch_state import FileSizes, read_state
+from penstock.store.dispatch_checkpoint import FileSizes, read_state
 from penstock.store.files.atomic_files import read_checksummed, write_checksummed
 from penstock.store.files.file_io import FileMap, Files
 from penstock.store.files.layout import Layout

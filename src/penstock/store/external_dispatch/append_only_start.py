@@ -18,8 +18,8 @@ from penstock.format.kernel_row_types import Reason
 from penstock.format.scan import next_valid
 from penstock.store.commit_log import CommitLog
 from penstock.store.deleted_topics import read_deleted_topics
-from penstock.store.dispatch_state import DispatchNotes, DispatchState, read_state
-from penstock.store.engine import Engine
+from penstock.store.dispatch_checkpoint import DispatchNotes, DispatchState, read_state
+from penstock.store.engine_parts import Engine
 from penstock.store.external_dispatch.agreement_files import (
     DispatchAgreement,
     MarkFile,

@@ -27,10 +27,10 @@ from typing import Final, Self
 from penstock.clock import now_ms
 from penstock.errors import BadStore
 from penstock.store.commit_log import CommitLog
-from penstock.store.damaged_ranges import Quarantine, read_damage
+from penstock.store.damage_and_quarantine import Quarantine, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
-from penstock.store.dispatch_state import DispatchNotes, read_state
-from penstock.store.engine import Engine
+from penstock.store.dispatch_checkpoint import DispatchNotes, read_state
+from penstock.store.engine_parts import Engine
 from penstock.store.external_dispatch.agreement_files import (
     MarkFile,
     acquire_job_lock,

@@ -30,8 +30,8 @@ from penstock.store.consume_queue import ConsumeQueue, view_units
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher, DispatchLag
-from penstock.store.dispatch_state import read_state
-from penstock.store.engine import Engine
+from penstock.store.dispatch_checkpoint import read_state
+from penstock.store.engine_parts import Engine
 from penstock.store.external_dispatch.agreement_files import DispatchMark, MarkFile, built_position
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout, path_below

@@ -83,6 +83,10 @@ class Layout(msgspec.Struct, frozen=True):
         return self.root / "penstock" / "delivered.json"
 
     @property
+    def checked(self) -> Path:
+        return self.root / "penstock" / "checked.json"
+
+    @property
     def dispatch_terms(self) -> Path:
         return self.root / "penstock" / "dispatch.json"
 
@@ -113,6 +117,10 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def cut(self) -> Path:
         return self.root / "penstock" / "cut.json"
+
+    @property
+    def gaps(self) -> Path:
+        return self.root / "penstock" / "gaps.json"
 
     @property
     def failover(self) -> Path:

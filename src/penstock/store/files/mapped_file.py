@@ -49,7 +49,7 @@ class MappedFile:
         return kernels.FileWindow(self.map.view, self.from_offset, self.marks, self._readers, self.map.residency)
 
     def exchange_map(self, file_map: FileMap) -> FileMap:
-        """Replaces the map by one of the same size, and returns the former. Nobody may read the file meanwhile."""
+        """Replaces the map by one of the same size, and returns the former. No thread may read the file meanwhile."""
         former, self.map = self.map, file_map
         self.window = self._new_window()
         return former

@@ -25,7 +25,7 @@ from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
 from penstock.format.kernel_row_types import Reason
 from penstock.format.queue_unit import UNIT_SIZE
-from penstock.store.dispatch_state import FileSizes, read_state
+from penstock.store.dispatch_checkpoint import FileSizes, read_state
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout, path_below
 from penstock.store.settings import Settings

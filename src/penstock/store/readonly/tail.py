@@ -31,7 +31,7 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT, UNIT_SIZE, Units
 from penstock.format.record_layout import HEAD, LONG, head_of, physical_offset_of, size_and_magic, store_timestamp_at
 from penstock.store.consume_queue import NO_UNIT, ConsumeQueue, count_valid, unit_pages, view_units
 from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.dispatch_state import read_state
+from penstock.store.dispatch_checkpoint import read_state
 from penstock.store.files.layout import Layout, path_below
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import file_name

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from penstock.clock import now_ms
 from penstock.errors import BadStore
-from penstock.store.damaged_ranges import MayExceed, never_exceed
+from penstock.store.damage_and_quarantine import MayExceed, never_exceed
 from penstock.store.files.file_io import Files
 from penstock.store.rebuild.combine_ranges import IndexFilePlan, QueueGroup
 from penstock.store.rebuild.plan import RebuildRange, RebuildSource, TaskRunner, open_in_place, open_into_folder

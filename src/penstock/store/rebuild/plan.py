@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.format.index_layout import IndexGeometry
-from penstock.store.damaged_ranges import MayExceed, Quarantine
+from penstock.store.damage_and_quarantine import MayExceed, Quarantine
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.files.atomic_files import read_checksummed, write_checksummed
 from penstock.store.files.file_io import Files

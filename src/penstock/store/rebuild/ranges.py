@@ -41,12 +41,13 @@ from penstock.format.queue_unit import PRE_BLANK, UNIT_SIZE
 from penstock.format.topics import is_readable_queue
 from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueName
 from penstock.store.consume_queue import Placeholders
-from penstock.store.damaged_ranges import DamagedRange
+from penstock.store.damage_and_quarantine import DamagedRange
 from penstock.store.files.atomic_files import checksummed, read_checksummed
 from penstock.store.files.file_io import FileMap, Files
 from penstock.store.files.layout import path_below
 from penstock.store.files.mapped_file_queue import file_name
 from penstock.store.files.overlay_files import OverlayFiles
+from penstock.store.rebuild.compare_queues import QueueFolder
 from penstock.store.rebuild.log_scan import (
     DamagedFileRange,
     LogScan,
@@ -56,7 +57,6 @@ from penstock.store.rebuild.log_scan import (
     scan_log_range,
 )
 from penstock.store.rebuild.plan import RebuildPlan, RebuildRange, RebuildTask
-from penstock.store.rebuild.queue_folder import QueueFolder
 from penstock.store.record_reader import max_queue_offset
 from penstock.store.units_and_keys import KEY, NO_LIMIT, Keys, key_columns
 

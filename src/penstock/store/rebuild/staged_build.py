@@ -37,8 +37,8 @@ from penstock.store.files.layout import path_below
 from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.rebuild.combine_ranges import IndexFilePlan, complete, cut_keys, grouped
+from penstock.store.rebuild.compare_queues import QueueFolder, obsolete_queues
 from penstock.store.rebuild.plan import RebuildPlan, RebuildSource, RebuildTask, TaskRunner, cut_log, read_plan
-from penstock.store.rebuild.queue_folder import QueueFolder, obsolete_queues
 from penstock.store.rebuild.ranges import (
     GapFill,
     QueuePlan,

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import BadStore, StoreInUse, disk_refused
-from penstock.store.damaged_ranges import MayExceed, Quarantine
+from penstock.store.damage_and_quarantine import MayExceed, Quarantine
 from penstock.store.external_dispatch.agreement_files import acquire_job_lock, is_external, refuse_while_job_runs
 from penstock.store.files.atomic_files import finish_swap
 from penstock.store.files.file_io import Files
@@ -20,6 +20,7 @@ from penstock.store.message_store import MessageStore
 from penstock.store.readonly.file_sizes import fit_to_damaged
 from penstock.store.readonly.store_folder import no_store
 from penstock.store.rebuild.report import Progress
+from penstock.store.recovery.log import complete_interrupted_batch
 from penstock.store.settings import Settings
 from penstock.store.sink.recovery import resolve_pending_batch
 
@@ -111,6 +112,8 @@ def open_target(
         fitted = fit_to_damaged(settings, real, layout)
         with contextlib.suppress(BadStore):  # the start at the end does it, once the log files have the right sizes
             resolve_pending_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
+            if not dry_run:
+                complete_interrupted_batch(real, layout, fitted.settings.mapped_file_size_commit_log)
         max_bytes = settings.quarantine_max_bytes
         quarantine = Quarantine(real, layout.quarantine, clock, max_bytes=max_bytes, may_exceed=may_exceed)
         yield TargetStore(

@@ -15,8 +15,8 @@ import numpy as np
 
 from penstock.errors import BadStore
 from penstock.format.index_layout import HEADER_SIZE, SLOT_SIZE
-from penstock.store.damaged_ranges import Quarantine
-from penstock.store.dispatch_state import DispatchState, FileSizes
+from penstock.store.damage_and_quarantine import Quarantine
+from penstock.store.dispatch_checkpoint import DispatchState, FileSizes
 from penstock.store.files.file_io import Files
 from penstock.store.index import Index, IndexFile
 from penstock.store.record_reader import RecordReader

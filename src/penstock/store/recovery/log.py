@@ -7,9 +7,17 @@ This module owns `penstock/walked.json`, a checkpoint of the walk. Every two sec
 it has finished, and its results so far. So a start that is killed again and again, for example by a health check, still
 makes progress. Recovery removes the file when it is done.
 
+A kill in the middle of a batch can leave its first record unpublished: complete but for its size and magic, with
+records of the batch behind it. None of them was acknowledged or seen. Recovery publishes that record, so that neither
+the log nor a queue has a gap; what follows it in the log shows how long it is, and its own fields and CRC that it is
+whole. The same happens to a slave that was killed while it appended. A record that seems to have lost a sector is not
+published, and neither is one in a range that `damaged.json` lists: since an earlier start has listed it, a message that
+was acknowledged may have got its queue offset. A batch lies in one file, so the record also lies in the file in which
+the log ends; in an earlier file it is damage.
+
 A live view is a read-only view of a store that another process appends to, even during the walk. Nothing before the
 log's end changes. But a range that looked damaged may have been in the middle of a write: `recheck_live_log` checks
-such ranges once more.
+such ranges once more, unless `damaged.json` lists them.
 """
 
 from __future__ import annotations
@@ -26,8 +34,9 @@ from penstock.format.checkpoint import Checkpoint
 from penstock.format.constants import MESSAGE_MAGIC, MESSAGE_MAGIC_V2
 from penstock.format.kernel_row_types import Reason
 from penstock.format.record_layout import size_and_magic
-from penstock.format.scan import is_unpublished
-from penstock.store.damaged_ranges import (
+from penstock.format.scan import unpublished_magic
+from penstock.store.checkpoint import CheckpointFile
+from penstock.store.damage_and_quarantine import (
     MISSING,
     DamagedRange,
     Quarantine,
@@ -36,10 +45,11 @@ from penstock.store.damaged_ranges import (
     merged_by_file,
     write_damage,
 )
-from penstock.store.dispatch_state import DispatchState
-from penstock.store.engine import Engine
+from penstock.store.dispatch_checkpoint import DispatchState, read_state
+from penstock.store.engine_parts import Engine
 from penstock.store.files.atomic_files import Natural, read_checksummed, write_checksummed
 from penstock.store.files.file_io import Files
+from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import (
     MAX_MISSING_IN_A_ROW,
@@ -137,6 +147,10 @@ class LogRecovery:
         self._doubt = NO_DOUBT
         self._torn: list[tuple[MappedFile, int]] = []
         """Files that hold bytes after the log's end, each with the position after its last such byte."""
+        self._unpublished: list[tuple[DamagedRange, int]] = []
+        """Records that a kill left without their size and magic, and that others follow; each with its magic."""
+        self._torn_unpublished: list[DamagedRange] = []
+        """The same, but these seem to have lost a sector: they stay damage."""
         self.walked_from = 0
         self.end = 0
         self.damage: list[DamagedRange] = []
@@ -169,7 +183,7 @@ class LogRecovery:
         self._log.newest_timestamp = walked.newest_timestamp or self._log.newest_timestamp
         self.end, damage = walked.end, list(walked.damage)
         if self._live:
-            self.end, damage = recheck_live_log(self._queue, self.end, damage)
+            self.end, damage = recheck_live_log(self._queue, self.end, damage, self._known)
         whole = whole_batches(self._io, self._layout, self.end) if self._io.read_only else self.end
         if self._pending_batch is not None:
             whole = min(whole, self._pending_batch)  # the batch may have been rolled back since
@@ -182,8 +196,23 @@ class LogRecovery:
         self.damage = [
             each for each in merged_by_file(damage, self._queue.file_size) if each.physical_offset < self.end
         ]
+        if not clean and not self._live:
+            self._find_unpublished()
         if not is_growing:
             self._find_torn()
+
+    def _find_unpublished(self) -> None:
+        """Takes the records that will be published out of the damage."""
+        damage, self.damage = self.damage, []
+        for each in damage:
+            magic = _unpublished_magic(self._queue, each, self._doubt)
+            may_be_batch = _is_in_last_file(self._queue, each, self.end) and not self._known_is_garbage
+            if magic is not None and may_be_batch and not _overlaps(each, self._known):
+                self._unpublished.append((each, magic))
+                continue
+            self.damage.append(each)
+            if magic is None and _unpublished_magic(self._queue, each, NO_DOUBT) is not None:
+                self._torn_unpublished.append(each)
 
     def assume(self, end: int, damage: list[DamagedRange]) -> None:
         """Call it instead of `inspect` if the log's owner has recovered the log: everything before `end` is final.
@@ -260,6 +289,7 @@ class LogRecovery:
     def apply(self, quarantine: Quarantine, report: RecoveryReport) -> None:
         """Makes the changes that `inspect` determined. Idempotent. Raises StoreFailed."""
         report.walked_from, report.log_end, report.damage = self.walked_from, self.end, self.damage
+        self._publish_first_records(report)
         if self._live:
             for file in self._queue.cut(self.end):
                 file.shut_down()
@@ -275,6 +305,14 @@ class LogRecovery:
         self._queue.remove_unfinished(self._shape)
         self._report_damage(report, self.damage)
 
+    def _publish_first_records(self, report: RecoveryReport) -> None:
+        """Completes the records that a kill left unpublished."""
+        for each, magic in self._unpublished:
+            file = _publish(self._queue, each, magic)
+            report.notes.append(
+                f"{file.path}: the record at {each.physical_offset}, which a kill had left without its size, is served"
+            )
+
     def _note_damage(self, quarantine: Quarantine, report: RecoveryReport) -> None:
         """Writes `damaged.json`. Must run before any other change.
 
@@ -288,8 +326,7 @@ class LogRecovery:
         report.repaired = [
             known
             for known in self._known
-            if self._log.min_offset <= known.physical_offset < self.end
-            and not any(each.physical_offset < known.end and known.physical_offset < each.end for each in self.damage)
+            if self._log.min_offset <= known.physical_offset < self.end and not _overlaps(known, self.damage)
         ]
         if self.damage != self._known and not self._io.read_only:
             write_damage(self._io, path, self.damage)
@@ -304,12 +341,13 @@ class LogRecovery:
                 write_damage(self._io, self._layout.damaged, self.damage)
 
     def _remove_torn(self, quarantine: Quarantine, report: RecoveryReport) -> None:
-        """Quarantines and zeroes torn records in damaged ranges, because a later walk might read them as valid."""
+        """Quarantines and zeroes torn records in damaged ranges, because a later start might take them for valid."""
         for each in () if self._doubt is NO_DOUBT else self.damage:
             file = self._queue.find(each.physical_offset)
             if file is None or is_missing_file(file):
                 continue
-            for begin, end in torn_records(file, each):
+            whole = each.physical_offset - file.from_offset, each.end - file.from_offset
+            for begin, end in [whole] if each in self._torn_unpublished else torn_records(file, each):
                 with file.map.view[begin:end] as record:
                     kept = quarantine.keep(f"commitlog-{file_name(file.from_offset + begin)}", record)
                     record[:] = bytes(end - begin)
@@ -370,25 +408,81 @@ class LogRecovery:
         self._walk_note.remove()
 
 
-def recheck_live_log(log: MappedFileQueue, end: int, damage: list[DamagedRange]) -> tuple[int, list[DamagedRange]]:
+def recheck_live_log(
+    log: MappedFileQueue, end: int, damage: list[DamagedRange], known: Sequence[DamagedRange] = ()
+) -> tuple[int, list[DamagedRange]]:
     """Checks damaged ranges again. Returns the log's end, and the ranges that the writer has not filled since.
 
     A writer publishes the first record of a batch last. If that record is not published yet, the log ends before the
-    batch.
+    batch. In a range that is `known` to be damaged, no writer is at work.
     """
     real: list[DamagedRange] = []
     for each in damage:
         file = log.find(each.physical_offset)
         assert file is not None, "damage lies in a file of the log"
         data, base, at = file.map.view, file.from_offset, each.physical_offset - file.from_offset
-        reason = kernels.check_record(data, at, base, True)
-        if reason in (Reason.STOP, Reason.BLANK):
+        if kernels.check_record(data, at, base, True) in (Reason.STOP, Reason.BLANK):
             continue
-        may_be_unpublished = reason == Reason.UNWRITTEN and each.size <= _MAX_UNPUBLISHED
-        if may_be_unpublished and is_unpublished(data, base, at, at + each.size):
+        if not _overlaps(each, known) and _unpublished_magic(log, each, NO_DOUBT) is not None:
             return each.physical_offset, real
         real.append(each)
     return end, real
+
+
+def _is_in_last_file(log: MappedFileQueue, damage: DamagedRange, end: int) -> bool:
+    """Whether a damaged range lies in the file that holds the last byte before the log's end."""
+    return damage.physical_offset // log.file_size == (end - 1) // log.file_size
+
+
+def _overlaps(damage: DamagedRange, known: Sequence[DamagedRange]) -> bool:
+    return any(each.physical_offset < damage.end and damage.physical_offset < each.end for each in known)
+
+
+def _unpublished_magic(log: MappedFileQueue, damage: DamagedRange, doubt: Doubt) -> int | None:
+    """Returns the magic of the unpublished record that a damaged range is; None if it is none, or seems torn."""
+    file = log.find(damage.physical_offset)
+    if file is None or damage.size > _MAX_UNPUBLISHED or is_missing_file(file):
+        return None
+    at = damage.physical_offset - file.from_offset
+    return unpublished_magic(file.map.view, file.from_offset, at, at + damage.size, doubt.offset, doubt.since)
+
+
+def complete_interrupted_batch(io: Files, layout: Layout, file_size: int) -> None:
+    """Publishes the first record of a batch that a kill interrupted, as a start does, in a store without an owner.
+
+    A repair and a rebuild look at the log before they start the store. Changes nothing if the store was closed cleanly,
+    or if `damaged.json` is garbage. Raises BadStore if a name or a size of a log file is wrong, StoreFailed or OSError
+    if the disk fails.
+    """
+    known = known_damage(io, layout.damaged)
+    if known is None or not io.exists(layout.abort):
+        return
+    checkpoint = CheckpointFile(io, layout.checkpoint)
+    checkpoint.load()
+    doubt = doubt_after_crash(io, layout, checkpoint.value, read_state(io, layout.dispatched))
+    log = MappedFileQueue(io, layout.commit_log, file_size)
+    log.load()
+    try:
+        if newest := log.files[-_FILES_AFTER_CLEAN_EXIT:]:
+            *_, walked = walk_files(newest, True, doubt, lambda count: None)
+            if checkpoint.value.min_timestamp > walked.newest_timestamp:  # as in a start
+                doubt = msgspec.structs.replace(doubt, since=0)
+                *_, walked = walk_files(newest, True, doubt, lambda count: None)
+            for each in walked.damage:
+                magic = _unpublished_magic(log, each, doubt)
+                is_last = _is_in_last_file(log, each, walked.end)
+                if magic is not None and is_last and not _overlaps(each, known):
+                    _publish(log, each, magic).map.sync()
+    finally:
+        log.close()
+
+
+def _publish(log: MappedFileQueue, unpublished: DamagedRange, magic: int) -> MappedFile:
+    """Gives a record its size and magic. Returns its file."""
+    file = log.find(unpublished.physical_offset)
+    assert file is not None, "damage lies in a file of the log"
+    kernels.publish(file.map.view, unpublished.physical_offset - file.from_offset, unpublished.size, magic)
+    return file
 
 
 def _used_end(file: MappedFile, position: int) -> int:

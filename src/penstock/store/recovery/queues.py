@@ -12,12 +12,12 @@
 Recovery quarantines the data after that unit and rebuilds it from the log. Units that point past the log's end are
 counted and dropped.
 
-`Redispatch` is idempotent, so it may start too early, but never too late. The dispatch note (`dispatch_state.py`) says
-how far queues and index were complete. `Redispatch` starts at the lowest of these log positions:
+`Redispatch` is idempotent, so it may start too early, but never too late. The note of dispatch (`dispatch_checkpoint`)
+says how far queues and index were complete. `Redispatch` starts at the lowest of these log positions:
 
 - the position that dispatch had reached. After a clean exit: the position in the note, if no unit was added since.
-  After a crash: the beginning of the walk, or the end of the queues if that is lower. After external dispatch: the
-  position in the job's note.
+  After a crash: the beginning of the walk, or the end of the queues if that is lower, or the position in the note if
+  queues were ahead of it. After external dispatch: the position in the job's note.
 - the end of each queue that was truncated, or that has fewer units than the note says (its folder may be missing)
 - the end of the index, unless the note shows that the index is complete
 
@@ -40,9 +40,9 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, is_ext_address
 from penstock.format.record import Record, decode_record
 from penstock.format.record_layout import belongs_to, size_and_magic
 from penstock.store.consume_queue import ConsumeQueue, GapInQueue
-from penstock.store.damaged_ranges import DamagedRange, Quarantine
-from penstock.store.dispatch_state import DispatchState, FileSizes, QueueNote
-from penstock.store.engine import Engine
+from penstock.store.damage_and_quarantine import DamagedRange, Quarantine
+from penstock.store.dispatch_checkpoint import DispatchState, FileSizes, QueueNote
+from penstock.store.engine_parts import Engine
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import FolderListing, file_name, list_data_files
 from penstock.store.recovery.index import IndexRecovery
@@ -64,6 +64,8 @@ class _InspectedQueue(msgspec.Struct):
     """Mapped files after the units that stay, last first."""
     past_log: int = 0
     """How many valid units point past the log's end."""
+    blank: int = 0
+    """How many units at the end of a slave's queue point to no record, and go: its master may send their records."""
     distrusted: bool = False
     """Whether invalid data follows the units that stay."""
     torn: bool = False
@@ -132,8 +134,10 @@ class QueueRecovery:
             queue = inspected.queue
             sound = queue.max_offset
             in_log = queue.count_before(log.end) if queue.max_physical_offset > log.end else sound
-            trusted = self._count_trusted(queue, in_log, log)
             inspected.past_log = sound - in_log
+            inspected.blank = self._count_blank(queue, in_log)
+            in_log -= inspected.blank
+            trusted = self._count_trusted(queue, in_log, log)
             inspected.torn = not clean and trusted == sound and self._is_last_torn(queue, log.walked_from)
             inspected.distrusted = trusted < in_log or bool(inspected.removed or inspected.files_aside)
             kept = trusted - inspected.torn
@@ -144,6 +148,20 @@ class QueueRecovery:
                 inspected.removed += queue.keep_first(proven)
                 self._find_rest(inspected, 0)
 
+    def _count_blank(self, queue: ConsumeQueue, count: int) -> int:
+        """Returns how many of the last of a slave's first `count` units point to no record.
+
+        They stand for messages that were lost in a gap of the log. If the log was cut there, the master sends the
+        messages again, with the same queue offsets. If it was not, the next record of the queue fills the gap again.
+        """
+        if self._live or not self._log.role.takes_replica_bytes:
+            return 0
+        low = queue.files.files[0].from_offset // UNIT_SIZE if queue.files.files else 0
+        kept = count
+        while kept > low and queue.unit(kept - 1)[1] == NO_RECORD_SIZE:
+            kept -= 1
+        return count - kept
+
     def _find_rest(self, inspected: _InspectedQueue, torn_bytes: int) -> None:
         """Finds what follows the units that stay in their file, behind `torn_bytes` that need not be kept."""
         last = inspected.queue.files.last
@@ -151,7 +169,7 @@ class QueueRecovery:
             return
         position = min(last.wrote + torn_bytes, last.size)
         used = last.map.nonzero_end(position) if position < last.size else position
-        if used > position and not (inspected.past_log and not inspected.distrusted):
+        if used > position and not ((inspected.past_log or inspected.blank) and not inspected.distrusted):
             inspected.aside, inspected.distrusted = (last, position, used), True
 
     def _count_proven(self, queue: ConsumeQueue, count: int, log: LogRecovery) -> int:
@@ -262,7 +280,8 @@ class QueueRecovery:
                 self._io.unlink(file.path)
             queue, last = inspected.queue, inspected.queue.files.last
             queue.files.remove_unfinished(inspected.shape)
-            if last is not None and not self._live and (not clean or inspected.past_log or inspected.distrusted):
+            is_cut = bool(inspected.past_log or inspected.blank or inspected.distrusted)
+            if last is not None and not self._live and (not clean or is_cut):
                 last.zero(last.wrote)
             report.units_cut += inspected.past_log
             if inspected.distrusted or inspected.torn:
@@ -370,7 +389,10 @@ class Redispatch:
             counts = {(noted.topic, noted.queue_id): noted.count for noted in state.queues}
             if all(queue.max_offset <= counts.get((queue.topic, queue.queue_id), 0) for queue in self._queues):
                 return state.position
-        return min(report.queues_end, log.walked_from)
+        base = min(report.queues_end, log.walked_from)
+        if state is not None and any(noted.end > state.position for noted in state.queues):
+            base = min(base, state.position)  # the whole log was being dispatched again: some queues were far ahead
+        return base
 
     def _shortened_ends(self, lowest: int) -> list[int]:
         """Returns the log positions where queues end that have fewer units than the dispatch note says."""
@@ -415,7 +437,8 @@ class Redispatch:
                     written = dispatcher.position
                     self._start_writing()
             self._start_writing()
-        dispatcher.advance_timestamp(self._log.newest_timestamp)
+        if dispatcher.position >= self._log.watermarks.stored:  # a slave may wait for its master's confirm
+            dispatcher.advance_timestamp(self._log.newest_timestamp)
 
     def _start_writing(self) -> None:
         """Has the disk work while the processor does: the sync at the end waits for what is left."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from penstock.format.checkpoint import Checkpoint
-from penstock.store.damaged_ranges import MayExceed, Quarantine
-from penstock.store.dispatch_state import read_state
-from penstock.store.engine import Engine
+from penstock.store.damage_and_quarantine import MayExceed, Quarantine
+from penstock.store.dispatch_checkpoint import read_state
+from penstock.store.engine_parts import Engine
 from penstock.store.files.lock import StoreLock
 from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.index import IndexRecovery

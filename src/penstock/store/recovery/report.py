@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.store.damaged_ranges import DamagedRange
+from penstock.store.damage_and_quarantine import DamagedRange
 
 WALK = "walking the log"
 DISPATCH = "completing queues and index"

@@ -25,7 +25,7 @@ from penstock.format.config_tables import ConsumerOffsets, DelayOffsets
 from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from penstock.store.config_files import ConfigFile, ConfigFiles
 from penstock.store.consume_queues import ConsumeQueues
-from penstock.store.damaged_ranges import Quarantine
+from penstock.store.damage_and_quarantine import Quarantine
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.rebuild.report import within

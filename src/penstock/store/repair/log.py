@@ -37,15 +37,22 @@ from penstock.format.damage_placeholder import (
 from penstock.format.hosts import IPV4_HOST_SIZE, encode_host
 from penstock.format.kernels import Rows
 from penstock.store.checkpoint import CheckpointFile
-from penstock.store.damaged_ranges import MISSING, DamagedRange, Quarantine, merged_by_file, read_damage, write_damage
-from penstock.store.dispatch_state import read_state
+from penstock.store.damage_and_quarantine import (
+    MISSING,
+    DamagedRange,
+    Quarantine,
+    merged_by_file,
+    read_damage,
+    write_damage,
+)
+from penstock.store.dispatch_checkpoint import read_state
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import FolderListing, MappedFileQueue, file_name, list_data_files
 from penstock.store.log_walk import NO_DOUBT, doubt_after_crash
+from penstock.store.rebuild.compare_queues import QueueFolder
 from penstock.store.rebuild.log_scan import DamagedFileRange, HiddenRecords, LogScan, merged, scan_log
-from penstock.store.rebuild.queue_folder import QueueFolder
 from penstock.store.rebuild.report import Progress, within
 from penstock.store.rebuild.target_store import TargetStore
 from penstock.store.repair.lost_messages import find_lost

@@ -14,7 +14,7 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.store.audit.files import ItemTable
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.files.file_io import Files
-from penstock.store.rebuild.queue_folder import units_between
+from penstock.store.rebuild.compare_queues import units_between
 from penstock.store.repair.report import LostMessages
 
 _UNITS_AT_ONCE = 1 << 16

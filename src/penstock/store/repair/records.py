@@ -29,8 +29,8 @@ from penstock.store.audit.records import DAY_MS, EARLIEST_MS
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import MappedFileQueue
+from penstock.store.rebuild.compare_queues import units_between
 from penstock.store.rebuild.log_scan import DamagedFileRange
-from penstock.store.rebuild.queue_folder import units_between
 
 
 class WrongTime(NamedTuple):

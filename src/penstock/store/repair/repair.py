@@ -22,13 +22,13 @@ from pathlib import Path
 from penstock.clock import now_ms
 from penstock.store.audit import Finding, audit
 from penstock.store.audit.queue_coverage import QueueName, without
-from penstock.store.damaged_ranges import MayExceed, never_exceed
+from penstock.store.damage_and_quarantine import MayExceed, never_exceed
 from penstock.store.files.atomic_files import clear_staging
 from penstock.store.files.file_io import Files
 from penstock.store.files.overlay_files import OverlayFiles
+from penstock.store.rebuild.compare_queues import differing_queues
 from penstock.store.rebuild.job import ThreadRunner, run_serially
 from penstock.store.rebuild.plan import RebuildSource
-from penstock.store.rebuild.queue_folder import differing_queues
 from penstock.store.rebuild.report import Progress, no_progress
 from penstock.store.rebuild.staged_build import Replacement, StagedBuild
 from penstock.store.rebuild.target_store import TargetStore, open_target

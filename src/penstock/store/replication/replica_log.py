@@ -24,6 +24,7 @@ from penstock.format.record_layout import is_filler, physical_offset_of, size_an
 from penstock.format.scan import next_valid, valid_rows
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues
+from penstock.store.damage_and_quarantine import DamagedRange
 
 _MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _MIN_RECORD: Final = 64
@@ -33,6 +34,7 @@ _MAX_PARTIAL: Final = 8 << 20
 """Maximum number of damaged bytes kept in memory while no valid record follows them."""
 
 
+_MASTERS: Final = "DAMAGED_AT_MASTER"
 _MAX_JOINED: Final = 4 << 20
 """Bytes: more than arrive in one read, with a partial record of 2 MB before them."""
 
@@ -66,6 +68,8 @@ class ReplicaLog:
         self._refused_at = -1
         """Physical offset of the last refused bytes; -1 if none were refused."""
         self._refusal = ""
+        self.damaged: list[DamagedRange] = []
+        """Damaged ranges of the master's log that were appended as they are. Any thread may read it."""
 
     @property
     def end(self) -> int:
@@ -187,6 +191,7 @@ class ReplicaLog:
             self._keep_partial(base + at, data[at:], needed=min(cut_off - at + size, _MAX_PARTIAL))
             return -1
         self._searched = 0
+        self.damaged.append(DamagedRange(base + at, stop - at, _MASTERS))
         self._append(base + at, data[at:stop], whole=False)
         return stop
 

@@ -7,6 +7,9 @@ else, `carry_out_cut` truncates the log, and the epochs with it, and removes the
 and index. After a crash at any moment the next open begins again, or finds no intent: then the tail is still in the
 log, and the replica finds the difference again.
 
+A deletion of a topic inside the tail, and a queue that restarted at offset 0 there, did not happen in the master's
+history. Both are forgotten with the tail, and recovery builds the queues again from the whole log.
+
 If nothing is known to be common to both logs, or the master has deleted its log up to a point that this one does not
 reach, the whole store is moved aside instead (`CutPlan.offset` is None): log, queues, index, and all notes about them.
 The tables in `config` stay.
@@ -30,13 +33,16 @@ from penstock.errors import StoreFailed
 from penstock.format.queue_unit import UNIT_SIZE
 from penstock.format.record_layout import is_filler
 from penstock.format.scan import row_at
-from penstock.store.damaged_ranges import Quarantine
+from penstock.store.damage_and_quarantine import Quarantine
+from penstock.store.deleted_topics import DeletedTopics
+from penstock.store.dispatch_checkpoint import forget_state, read_state
 from penstock.store.files.atomic_files import Natural, read_checksummed, write_checksummed
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file_queue import FolderListing, MappedFileQueue, file_name
 from penstock.store.log_truncation import mapped_log_file, truncate_log
 from penstock.store.replication.epochs import EpochFile
+from penstock.store.replication.log_gaps import log_damage
 from penstock.store.units_and_keys import LogRange, scan
 
 if TYPE_CHECKING:
@@ -121,10 +127,11 @@ def prepare_cut(store: MessageStore, plan: CutPlan) -> Path:
 
 
 def _check_cut(store: MessageStore, offset: int, end: int) -> None:
-    """Raises StoreFailed unless a record or a filler begins at `offset`, or the log ends there."""
+    """Raises StoreFailed unless a record, a filler or a damaged range begins at `offset`, or the log ends there."""
     queue = store.log.queue
     file = queue.find(offset)
     is_start = offset == end or (file is not None and offset == file.from_offset)
+    is_start = is_start or any(each.physical_offset == offset for each in log_damage(store))
     if not is_start and file is not None and offset < end:
         at = offset - file.from_offset
         with file.map.view[: file.readable] as view:
@@ -191,13 +198,39 @@ def carry_out_cut(files: Files, layout: Layout, epochs: EpochFile, file_size: in
                 f"and the plan was moved to {aside}"
             )
         cut = truncate_log(files, layout, intent.offset, shape, file_size)
+        _forget_queue_ends(files, layout)
         files.unlink(layout.walked)
         epochs.load()
         epochs.cut(intent.offset)
+        _forget_deletions(files, layout, intent.offset)
         note = f"the log was cut at {intent.offset}, where the master's parts from it: {cut} bytes are kept in {kept}"
     files.unlink(layout.cut)
     files.sync_folder(layout.cut.parent)
     return note
+
+
+def _forget_deletions(files: Files, layout: Layout, offset: int) -> None:
+    """Forgets the deletions in the tail. Idempotent.
+
+    The queues that were deleted are missing then, so the dispatch note goes first: after a crash between the two steps
+    the entries are still there, and afterwards nothing but the note tells the next start to build the queues.
+    """
+    deleted = DeletedTopics(files, layout.deleted_topics)
+    deleted.load(None)
+    if deleted.has_from(offset):
+        forget_state(files, layout.dispatched)
+        deleted.drop_from(offset)
+
+
+def _forget_queue_ends(files: Files, layout: Layout) -> None:
+    """Removes the queues from the dispatch note.
+
+    By their counts recovery would reserve the queue offsets of messages that were lost in a gap before the cut. The
+    master sends these messages again.
+    """
+    state = read_state(files, layout.dispatched)
+    if state is not None and state.queues:
+        write_checksummed(files, layout.dispatched, msgspec.structs.replace(state, queues=[]))
 
 
 def _is_as_kept(
@@ -234,7 +267,8 @@ def _parts(layout: Layout) -> list[Path]:
     """All that describes the log, beside the log."""
     backup = layout.epochs.with_name(layout.epochs.name + ".bak")
     folders = [layout.commit_log, layout.consume_queue, layout.consume_queue_ext, layout.index, layout.sink]
-    notes = [layout.dispatched, layout.delivered, layout.damaged, layout.deleted_topics, layout.walked]
+    notes = [layout.dispatched, layout.delivered, layout.checked, layout.damaged, layout.deleted_topics, layout.walked]
+    notes.append(layout.gaps)
     return [*folders, *notes, layout.epochs, backup, layout.checkpoint]
 
 

@@ -24,7 +24,7 @@ import msgspec
 
 from penstock.errors import StoreFailed, disk_refused
 from penstock.store.config_files import ConfigFiles
-from penstock.store.engine import Engine
+from penstock.store.engine_parts import Engine
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file import MappedFile

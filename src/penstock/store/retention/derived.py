@@ -18,9 +18,9 @@ from pathlib import Path
 from penstock.format.queue_ext import ext_offset
 from penstock.format.queue_unit import MAX_EXT_ADDRESS
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.damaged_ranges import read_damage, write_damage
-from penstock.store.dispatch_state import read_state
-from penstock.store.engine import Engine
+from penstock.store.damage_and_quarantine import read_damage, write_damage
+from penstock.store.dispatch_checkpoint import read_state
+from penstock.store.engine_parts import Engine
 from penstock.store.files.layout import path_below
 from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.index import Index

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.store.engine import Engine
+from penstock.store.engine_parts import Engine
 from penstock.store.record_reader import RecordReader
 from penstock.store.retention.policy import (
     Cause,

@@ -19,7 +19,7 @@ from penstock.errors import StoreFailed
 from penstock.format.constants import OP_HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.encode_message import PutRefused
-from penstock.store.engine import Engine
+from penstock.store.engine_parts import Engine
 from penstock.store.files.layout import path_below
 
 ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
@@ -49,15 +49,15 @@ class TopicCleaner:
 
     def on_role(self) -> None:
         """Adjusts to the store's role, once the log's end is known. Raises StoreFailed."""
-        if self._log.role.accepts_puts:
-            self.cut_to_log()
+        self.cut_to_log()
         self._follow_role()
 
     def cut_to_log(self) -> None:
-        """Must run before the first put: it may be stored before the offset of a deletion, and is not deleted.
+        """Must run before the first put, or the first bytes of a master: they may be stored before the offset of a
+        deletion, and are not deleted.
 
-        A power loss moves the log's end back, and a slave knows of deletions of messages that it never received. Raises
-        StoreFailed.
+        A power loss moves the log's end back. What a slave receives then may come from another master than the one
+        that deleted the topic; if that one still leads, it names its deletion again. Raises StoreFailed.
         """
         self._deleted_topics.cut_to(self._log.queue.wrote_offset)
         self._dispatcher.set_deleted(self._deleted_topics.ends, self._deleted_topics.restarts)

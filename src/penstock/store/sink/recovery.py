@@ -15,7 +15,7 @@ from pathlib import Path
 
 from penstock.clock import now_ms
 from penstock.format.scan import valid_rows
-from penstock.store.damaged_ranges import Quarantine
+from penstock.store.damage_and_quarantine import Quarantine
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file import MappedFile

@@ -29,7 +29,6 @@ from penstock.format.kernels.plain.dispatch import (
     tag_codes,
 )
 from penstock.format.kernels.plain.index import find_key, find_keys, index_find, index_put, index_rewind, match_record
-from penstock.format.kernels.plain.page import split_records
 from penstock.format.kernels.plain.read import FileWindow, PageReader, QueuePages, ReaderCount, Residency
 from penstock.format.kernels.plain.record import (
     TopicTable,
@@ -42,10 +41,12 @@ from penstock.format.kernels.plain.record import (
     first_torn,
     java_hash,
     publish,
+    take_back,
     walk,
     write_blank,
 )
 from penstock.format.kernels.plain.requests import RequestPath
+from penstock.format.kernels.plain.split_records import split_records
 
 __all__ = [
     "Appender",
@@ -98,6 +99,7 @@ __all__ = [
     "split_records",
     "sum_groups",
     "tag_codes",
+    "take_back",
     "unit_rows",
     "walk",
     "write_blank",

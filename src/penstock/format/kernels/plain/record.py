@@ -188,9 +188,31 @@ def encode_record(
     return size
 
 
-def publish(out: WritableBuffer, at: int, size: int) -> None:
-    """Stores size and magic of the record at out[at:]: from now on readers see it."""
-    _publish(out, at, size, MESSAGE_MAGIC)
+def publish(out: WritableBuffer, at: int, size: int, magic: int = MESSAGE_MAGIC) -> None:
+    """Stores size and magic of the record at out[at:]: from now on readers see it. The magic is V1's or V2's."""
+    _publish(out, at, size, magic)
+
+
+def take_back(out: WritableBuffer, start: int, stop: int, first_size: int) -> None:
+    """Zeroes out[start:stop], to which a batch was being written whose first record has `first_size` bytes.
+
+    Unpublishes the records from the last one to the first before it zeroes anything else. So a kill at any moment
+    leaves the records of the batch up to one of them, perhaps behind a first one that is not published, or none.
+    """
+    view = writable_view_of(out)
+    if start < 0 or stop < start or stop > len(view):
+        raise ValueError(f"{start} to {stop} is outside {len(view)} bytes")
+    heads, at = [start] if stop - start >= BLANK_HEADER_SIZE else [], start + first_size
+    while start < at <= stop - BLANK_HEADER_SIZE:
+        size, magic = size_and_magic(view, at)
+        if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2, BLANK_MAGIC) or not BLANK_HEADER_SIZE <= size <= stop - at:
+            break
+        heads.append(at)
+        at += size
+    for head in reversed(heads):
+        view[head + 4 : head + 8] = bytes(4)
+        view[head : head + 4] = bytes(4)
+    view[start:stop] = bytes(stop - start)
 
 
 def write_blank(out: WritableBuffer, at: int, size: int) -> None:

@@ -76,18 +76,20 @@ class RequestPath:
 
     def serve(
         self, client: object, data: bytes, at: int, born_host: bytes, takes_sends: bool, room: int = -1
-    ) -> tuple[int, int, list[bytes], Exception | None]:
+    ) -> tuple[int, int, list[bytes], Exception | None, Exception | None]:
         """Serves the frames of `data` from `at` on, up to the first one that it leaves, or that is not complete.
 
         client       passed to `calls`
         born_host    the client's host in its 8 or 20 bytes
         takes_sends  whether sends are served at all
         room         how many replies to sends may wait until the messages are safe: they go to `calls.when_safe`, and
-                     further sends are left; -1: replies to sends do not wait
+                     further sends are left; -1: replies to sends do not wait. The reply to a batch counts as one more
+                     for each 2 KiB of message ids
 
-        Returns (at, stop, replies, error): the place of the first frame that was not served; where that frame ends if
-        it must be served in another way, else `at`; the frames of the replies, in pieces; and what one of `calls`
-        raised, or None. With an error and `stop` above `at`, that frame has failed: it must not be served again. With
-        about `reply_bytes` of replies it returns early.
+        Returns (at, stop, replies, failure, late): the place of the first frame that was not served; where that frame
+        ends if it must be served in another way, else `at`; the frames of the replies, in pieces; what was raised while
+        that frame was served, or None: it has failed and must not be served again; and what one of `calls` raised after
+        the frames before it were served, or None: it concerns no frame. With about `reply_bytes` of replies it returns
+        early.
         """
-        return at, at, [], None
+        return at, at, [], None, None

@@ -27,14 +27,15 @@ from penstock.broker.failover.configuration import acks_of, limits_of
 from penstock.broker.failover.consensus_engine import ABSENT, Acks, Leader, View, boot_time
 from penstock.broker.failover.election_rules import Failsafe, ReplicaState, may_write
 from penstock.broker.failover.lease import MasterHealth
-from penstock.broker.failover.membership import Membership
-from penstock.broker.failover.role_commands import RoleChange
+from penstock.broker.failover.membership_file import Membership
+from penstock.broker.failover.role_change_commands import RoleChange
 from penstock.broker.failover.sync_set import FollowerState
 from penstock.broker.replication.replication import LOOPBACK
 from penstock.broker.settings import BrokerSettings
 from penstock.clock import now_ms
 from penstock.remoting.sockets import parse_address
 from penstock.store.message_store import MessageStore
+from penstock.store.replication.log_gaps import accept_all_gaps, lacks_messages
 from penstock.store.replication.replica_identity import replica_identity
 from penstock.store.replication.role import Role
 from penstock.store.running_flags import StoreFault
@@ -47,6 +48,8 @@ _PROBE_S: Final = 0.2
 _PING_S: Final = 0.25
 _FENCE_S: Final = 0.1
 _STOP_S: Final = 5.0
+_CHANGE_S: Final = 20.0
+"""Seconds that a change of the role may take: a disk that hangs must not keep the lease."""
 _HEARD_MS: Final = 1000
 _NEAR_BYTES: Final = 4 << 20
 """A follower that lacks less than this is near: sends can wait for it."""
@@ -89,12 +92,18 @@ class BrokerNode:
         """Whether the last broker was a master's; None if there was none."""
         self._known_epoch = 0
         """The epoch of the newest view."""
+        self._forced = 0
+        """The newest epoch that an operator forced, accepting that messages are lost; 0 if there was none."""
+        self._ids: Mapping[str, int] = {}
+        """The replicas that the engine knows: ids by the names of their stores."""
         self._followed: Leader | None = None
         self._dead_leader = ABSENT
         self._leader_version = ABSENT
         self._pinged_at = boot_time()
         self._heard: frozenset[int] = frozenset()
         self._changing = asyncio.Lock()
+        self._change_began: float | None = None
+        """When the change of the role began that is under way."""
         self._uncut_size: int | None = None
         """Bytes of the log, if a part of it is to be cut."""
         self.fenced = ""
@@ -125,8 +134,10 @@ class BrokerNode:
             end=store.watermarks.appended,
             was_member=self.membership.id != 0,
             is_tainted=self.membership.is_tainted,
+            is_lacking=self.membership.is_lacking,
+            is_damaged=lacks_messages(store),
             is_learner=broker.async_learner,
-            is_healthy=not self.health(_PING_S * 20).why_not,
+            is_healthy=not self.health(broker.failover_ttl_millis / 1000 / 3).why_not,
             priority=broker.broker_election_priority,
             acks=acks_of(broker),
             is_fast=broker.failover_fast,
@@ -142,7 +153,8 @@ class BrokerNode:
 
     def saw(self, view: View) -> None:
         state, self._leader_version = view.state, view.leader_version
-        self._known_epoch = self._known_epoch if state is None else state.epoch
+        if state is not None:
+            self._known_epoch, self._forced, self._ids = state.epoch, state.forced, state.ids
         if state is not None and (my_id := state.ids.get(self._name, 0)) != 0:
             if self.membership.id != my_id:
                 self.membership.joined(my_id)
@@ -189,7 +201,10 @@ class BrokerNode:
                 await self._exchange(my_id, 0, frozenset())
             assert self.broker is not None
             self._followed, self._dead_leader = leader, ABSENT
-            await self.broker.replication.follow(leader.ha_address, leader.address, leader.epoch)
+            accepts_loss = self._forced > self._store.epochs.last
+            await self.broker.replication.follow(
+                leader.ha_address, leader.address, leader.epoch, accepts_loss=accepts_loss
+            )
 
     async def _stand(self) -> None:
         async with self._changing:
@@ -206,6 +221,11 @@ class BrokerNode:
 
     async def _exchange(self, my_id: int, epoch: int, required: frozenset[int]) -> None:
         """Stops the broker that runs, and starts one as the master of `epoch`; 0: as a slave without a master."""
+        self._change_began = boot_time()
+        await self._exchange_all(my_id, epoch, required)
+        self._change_began = None
+
+    async def _exchange_all(self, my_id: int, epoch: int, required: frozenset[int]) -> None:
         began = time.monotonic()
         self._followed = None
         if self.broker is not None:
@@ -215,6 +235,7 @@ class BrokerNode:
         if epoch:
             name = BrokerRole.SYNC_MASTER if acks_of(settings) is Acks.ALL else BrokerRole.ASYNC_MASTER
             await asyncio.to_thread(store.change_role, Role(name, epoch))
+            await asyncio.to_thread(accept_all_gaps, store)
             if settings.all_ack_in_sync_state_set:
                 store.require_replicas(required - {my_id})
         broker = self._host.make_broker(store, settings.with_changes(broker_id=0 if epoch else my_id))
@@ -222,6 +243,8 @@ class BrokerNode:
         self._id, self._epoch, self._was_master = my_id, epoch, epoch != 0
         broker.replication.on_lost_master(self._on_lost_master)
         broker.replication.on_cut(self._on_cut)
+        broker.replication.count_only(self._is_replica)
+        broker.registration.may_register = self._may_register
         tasks = broker.state.tasks
         tasks.every(_PING_S, "ping of the loop", self._ping)
         if epoch:
@@ -254,13 +277,15 @@ class BrokerNode:
             broker.write_guard.close("failover", why)
             self._store.watermarks.close(why)
         self._epoch, self.fenced = 0, ""
-        await broker.stop(_STOP_S)
+        await broker.stop(_STOP_S, unregister=False)  # its next registration does that, and harms no successor
 
     async def stop(self, limit_s: float | None = None) -> bool:
         """Stops the broker and closes the store. Call it when the keeper has ended."""
-        if self.broker is not None:
-            return await self.broker.stop(limit_s)
-        await asyncio.to_thread(self._store.close)
+        if self.broker is None:
+            await asyncio.to_thread(self._store.close)
+        elif not await self.broker.stop(limit_s):
+            return False
+        await asyncio.to_thread(self.membership.stopped)
         return True
 
     def _on_cut(self, why: str) -> None:
@@ -278,6 +303,7 @@ class BrokerNode:
 
     def _reopened(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("the store cannot be opened again, and the broker leaves: %s", error)
             self.on_lost(error)
 
     @property
@@ -307,6 +333,10 @@ class BrokerNode:
             for each in broker.replication.replicas()
         }
 
+    def _is_replica(self, name: str, replica_id: int) -> bool:
+        """Whether the engine gave this id to the store of this name."""
+        return self._ids.get(name) == replica_id
+
     async def _close_writes(self) -> None:
         if self.broker is not None:
             self.broker.write_guard.close("failover", _CLOSED)
@@ -331,11 +361,18 @@ class BrokerNode:
         silent = required - heard if required else None
         ttl_s = self._host.settings.failover_ttl_millis / 1000
         if may_write(boot_time(), self.deadline(), ttl_s / 5, Failsafe(self._host.settings.failsafe), silent):
+            if self.fenced:
+                broker.registration.changed()
             self.fenced = ""
             broker.write_guard.open("lease")
         else:
             self.fenced = _FENCED
             broker.write_guard.close("lease", _FENCED)
+
+    def _may_register(self) -> bool:
+        """Whether this broker may tell name servers its role. A master that woke up late first finds out its own."""
+        self._fence()
+        return not self.fenced
 
     # -- watching ---------------------------------------------------------------------------------------------
 
@@ -353,6 +390,8 @@ class BrokerNode:
             return MasterHealth("the store refuses messages")
         if self.broker is not None and boot_time() - self._pinged_at > limit_s:
             return MasterHealth(f"the broker's loop has not turned for {boot_time() - self._pinged_at:.1f} s")
+        if (began := self._change_began) is not None and boot_time() - began > _CHANGE_S:
+            return MasterHealth(f"a change of the role has taken {boot_time() - began:.1f} s so far")
         if (seconds := store.watermarks.sync_seconds) > limit_s:
             return MasterHealth(f"a sync of the log has taken {seconds:.1f} s so far")
         return MasterHealth()

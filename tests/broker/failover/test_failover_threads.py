@@ -12,8 +12,8 @@ from support.model_dcs import Fate, ModelEngine, ModelSession
 
 from penstock.broker.failover.consensus_engine import ChangeKind, Leader, Session, Transaction, View, history_key
 from penstock.broker.failover.election_rules import ReplicaState
+from penstock.broker.failover.failover_threads import Failover
 from penstock.broker.failover.lease import MasterHealth
-from penstock.broker.failover.service import Failover
 from penstock.broker.failover.sync_set import FollowerState
 
 _TTL_S = 0.2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.loopback import SOON_S
 
-from penstock.broker.failover.role_commands import RoleChange, RoleCommands, commands_of
+from penstock.broker.failover.role_change_commands import RoleChange, RoleCommands, commands_of
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings
 

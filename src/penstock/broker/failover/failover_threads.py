@@ -17,7 +17,7 @@ from penstock.broker.failover.consensus_engine import BadEngine, EngineAway, Ses
 from penstock.broker.failover.election_loop import Keeper
 from penstock.broker.failover.election_rules import Part
 from penstock.broker.failover.lease import LeaseThread, MasterHealth
-from penstock.broker.failover.node import BrokerNode
+from penstock.broker.failover.role_switch import BrokerNode
 from penstock.broker.failover.status import SHOWN_MASTERS, masterships_of, replicas_of, role_of
 from penstock.protocol.bodies.admin import HaElections, HaMastership
 

@@ -28,9 +28,9 @@ from penstock.client import (
     ReceivedMessage,
     sync,
 )
-from penstock.client.assignment import ProcessQueue
-from penstock.client.handlers import HandlerRunner
+from penstock.client.assigned_queues import ProcessQueue
 from penstock.client.message_delivery import FairQueues
+from penstock.client.message_handlers import HandlerRunner
 from penstock.errors import BadMessage, BadSettings
 from penstock.format.record import Record
 
@@ -444,7 +444,7 @@ def test_a_failed_delivery_is_one_line_with_its_attempt_and_what_comes_next(
 
     run(main())
     first, second, third = lines()
-    assert "not consumed at attempt 1 of 6: ValueError: not today at test_handlers.py:" in first
+    assert "not consumed at attempt 1 of 6: ValueError: not today at test_message_handlers.py:" in first
     assert first.endswith("; again at delay level 3 (usually 10 s)")
     assert "at attempt 2 of 6" in second
     assert second.endswith("; again at delay level 4 (usually 30 s)")

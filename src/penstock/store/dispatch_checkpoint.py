@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.store.engine import Engine
+from penstock.store.engine_parts import Engine
 from penstock.store.files.atomic_files import Natural, NaturalOrNone, read_checksummed, write_checksummed
 from penstock.store.files.file_io import Files
 from penstock.store.record_reader import max_queue_offset
@@ -78,6 +78,14 @@ def read_state(files: Files, path: Path) -> DispatchState | None:
     if state is None or all(queue.is_possible for queue in state.queues):
         return state
     return msgspec.structs.replace(state, queues=[queue for queue in state.queues if queue.is_possible])
+
+
+def forget_state(files: Files, path: Path) -> None:
+    """Replaces the snapshot by one that says nothing, so that the next start dispatches the whole log.
+
+    Idempotent. Raises StoreFailed; then the old file is intact.
+    """
+    write_checksummed(files, path, {})
 
 
 class DispatchNotes:

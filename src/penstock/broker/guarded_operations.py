@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from penstock.protocol.codes import Refusal
+from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.fields import Fields
 
 log = logging.getLogger("penstock.broker")
@@ -160,6 +160,37 @@ Guard = Callable[[Operation], Call]
 """Returns the call of an operation, wrapped; or the same call if the guard does not apply to it."""
 Admission = Callable[[Operation], Admit | None]
 """Returns the `admit` of an operation."""
+
+
+class WriteGuard:
+    """A guard that refuses operations which store messages while anything has closed it."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+        self.why_not = ""
+        """Why messages are refused, for clients; empty if they are accepted."""
+
+    def close(self, what: str, why: str) -> None:
+        """Refuses messages because of `what`, until `open` with the same."""
+        self._reasons[what] = why
+        self.why_not = next(iter(self._reasons.values()))
+
+    def open(self, what: str) -> None:
+        """Accepts messages, unless something else refuses them."""
+        self._reasons.pop(what, None)
+        self.why_not = next(iter(self._reasons.values()), "")
+
+    def __call__(self, operation: Operation) -> Call:
+        if not operation.writes:
+            return operation.call
+        call = operation.call
+
+        def guarded(*arguments: Any) -> Any:
+            if self.why_not:
+                raise Denied(ResponseCode.SERVICE_NOT_AVAILABLE, self.why_not)
+            return call(*arguments)
+
+        return guarded
 
 
 class Core:

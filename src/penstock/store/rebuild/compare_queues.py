@@ -18,7 +18,7 @@ from penstock.format.queue_unit import MAX_EXT_ADDRESS, NO_RECORD_SIZE, UNIT, UN
 from penstock.format.topics import is_readable_topic
 from penstock.store.audit.queue_coverage import QueueName
 from penstock.store.consume_queue import ConsumeQueue
-from penstock.store.damaged_ranges import DamagedRange
+from penstock.store.damage_and_quarantine import DamagedRange
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import path_below
 from penstock.store.files.overlay_files import OverlayFiles
