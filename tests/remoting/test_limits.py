@@ -8,7 +8,8 @@ import resource
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.loopback import ECHO, Raw, echo, frames, requests, serving, small_limits, until
@@ -18,7 +19,7 @@ from penstock.protocol.command import Command
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.remoting import limits as limits_module
 from penstock.remoting.event_loop import loop_factory
-from penstock.remoting.limits import ConnectionLimits, raise_open_files
+from penstock.remoting.limits import ConnectionLimits, ServerConnections, raise_open_files
 from penstock.remoting.server import Server
 from penstock.remoting.sockets import bind, keep_alive
 
@@ -237,3 +238,31 @@ def test_idle_strangers_leave_descriptors_to_the_store() -> None:
             for stranger in strangers:
                 stranger.close()
         process.stdin.close()
+
+
+def test_memory_of_buffers_that_are_gone_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an attack of large frames C's allocator may keep what they took: see `failure/fuzz/conftest.py`."""
+    trims: list[int] = []
+    monkeypatch.setattr(
+        "penstock.remoting.limits.ctypes.CDLL",
+        lambda name: SimpleNamespace(malloc_trim=lambda left: trims.append(left)),
+    )
+
+    async def main() -> None:
+        pool = ServerConnections(ConnectionLimits())
+        peer: Any = SimpleNamespace(held_bytes=0, unsent_bytes=0, deferred_bytes=0)
+        pool.set_held(peer, 63 << 20)
+        pool.set_held(peer, 0)
+        pool.sweep(0.0)
+        assert trims == [], "little is kept for the next one"
+        pool.set_held(peer, 40 << 20)
+        pool.add_deferred(peer, 40 << 20)
+        pool.set_held(peer, 0)
+        pool.sweep(1.0)
+        assert trims == [], "requests are still there"
+        pool.add_deferred(peer, -(40 << 20))
+        pool.sweep(2.0)
+        pool.sweep(3.0)
+        assert trims == [0], "once"
+
+    asyncio.run(main())

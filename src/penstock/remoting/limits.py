@@ -9,6 +9,8 @@ only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import logging
 import resource
 import sys
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
 
 _SPARE_FILES = 512
 """File descriptors reserved for the store's files, the logs and the loop; a quarter of all if the system allows few."""
+
+_TRIM_AT: Final = 64 << 20
+"""Buffers that took at least so much, and are empty again, are given back to the system."""
+_QUIET: Final = 1 << 20
+"""Buffers with fewer bytes count as empty."""
 
 FLUSH_AT: Final = 256 << 10
 """The replies to the commands of one read are written together, up to about this many bytes."""
@@ -158,6 +165,8 @@ class ServerConnections:
         """Bytes of replies to peers that do not read, over all connections."""
         self.deferred_bytes = 0
         """Bytes of unanswered requests, over all connections, also those that are closed."""
+        self._most_buffered = 0
+        """The most bytes that the three above had together since memory was given back to the system."""
         self._turn_bytes = 0
         """Bytes of large frames that were handled in this turn of the loop."""
         self._turn_is_due = False
@@ -237,6 +246,7 @@ class ServerConnections:
         """Records that the connection's incomplete frame has `count` bytes. May close one: see `incoming_bytes`."""
         self.held_bytes += count - connection.held_bytes
         connection.held_bytes = count
+        self._note_most()
         if self.held_bytes > self._limits.incoming_bytes:
             most = max(self.connections, key=lambda each: each.held_bytes)
             most.drop_peer(f"incomplete frames take {self.held_bytes} bytes, and its own is the largest")
@@ -245,6 +255,7 @@ class ServerConnections:
         """Records that the connection has `count` unsent bytes. May close one: see `outgoing_bytes`."""
         self.unsent_bytes += count - connection.unsent_bytes
         connection.unsent_bytes = count
+        self._note_most()
         if self.unsent_bytes > self._limits.outgoing_bytes:
             most = max(self.connections, key=lambda each: each.unsent_bytes)
             most.drop_peer(f"{self.unsent_bytes} bytes wait for peers that do not read, and it has most of them")
@@ -254,9 +265,25 @@ class ServerConnections:
         `waiting_bytes`."""
         self.deferred_bytes += count
         connection.deferred_bytes += count
+        self._note_most()
         if count > 0 and self.deferred_bytes > self._limits.waiting_bytes:
             most = max(self.connections, key=lambda each: each.deferred_bytes)
             most.drop_peer(f"unanswered requests take {self.deferred_bytes} bytes, and it has most of them")
+
+    @property
+    def _buffered(self) -> int:
+        return self.held_bytes + self.unsent_bytes + self.deferred_bytes
+
+    def _note_most(self) -> None:
+        if (buffered := self._buffered) > self._most_buffered:
+            self._most_buffered = buffered
+
+    def _give_back_memory(self) -> None:
+        """Returns the memory of buffers that are gone to the system. C's allocator may keep all of it for later."""
+        if self._most_buffered >= _TRIM_AT and self._buffered < _QUIET:
+            self._most_buffered = 0
+            with contextlib.suppress(AttributeError, OSError):  # glibc has this function, other C libraries do not
+                ctypes.CDLL(None).malloc_trim(0)
 
     # -- turns -----------------------------------------------------------------------------------------------
 
@@ -286,7 +313,11 @@ class ServerConnections:
     # -- time ------------------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """Closes connections that exceed a time limit. `now` is the loop's time in seconds."""
+        """Closes connections that exceed a time limit, and gives back memory that they no longer need.
+
+        `now` is the loop's time in seconds.
+        """
+        self._give_back_memory()
         for connection in list(self.connections):
             if not connection.closed and (why := self._over_time(connection, now)):
                 connection.drop_peer(why)
