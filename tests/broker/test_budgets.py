@@ -21,7 +21,7 @@ from penstock.broker.consumers import ClientTable
 from penstock.broker.filters import by_tags, compile_sql
 from penstock.broker.offsets import OffsetTable
 from penstock.broker.queue_locks import LOCK_SECONDS, QueueLocks
-from penstock.broker.replay_guard import ReplayGuard
+from penstock.broker.replayed_requests import ReplayGuard
 from penstock.broker.settings import TABLE
 from penstock.broker.stats import MessageCounters
 from penstock.format.config_tables import ConsumerOffsets, TopicConfig, TopicConfigs
@@ -30,9 +30,9 @@ from penstock.namesrv.name_server import NameServer
 from penstock.namesrv.route_table import RegisteredBroker, RouteTable
 from penstock.protocol.bodies.clients import ConsumerData
 from penstock.protocol.bodies.queues import MessageQueue
+from penstock.protocol.client_memory_budget import Budget
 from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.memory_budget import Budget
 from penstock.protocol.subscription import SubscriptionData
 from penstock.protocol.versions import Language
 from penstock.store.settings import TABLE as STORE_TABLE

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker import scheduler as scheduling
-from penstock.broker.scheduler import Scheduler
+from penstock.broker import timed_calls as scheduling
+from penstock.broker.timed_calls import Scheduler
 
 if TYPE_CHECKING:
     from broker.conftest import Run

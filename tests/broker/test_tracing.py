@@ -12,7 +12,7 @@ from penstock.broker.tracing import start_tracing
 from penstock.client import Message, MessageQueue
 from penstock.client.sync import Producer, PullConsumer
 from penstock.errors import Refused
-from penstock.telemetry import find_tracer, job_span
+from penstock.opentelemetry_spans import find_tracer, job_span
 from penstock.testing import LocalBroker, broker
 
 pytest.importorskip("opentelemetry.sdk")

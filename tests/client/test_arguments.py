@@ -15,7 +15,7 @@ from penstock.client import (
     PushConsumer,
     Sql92,
 )
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.errors import BadMessage, BadRequest, BadSettings
 from penstock.protocol.codes import RequestCode
 

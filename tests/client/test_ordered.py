@@ -159,7 +159,7 @@ def test_a_queue_that_another_client_has_locked_is_left_alone(run: Run, b: Local
     """A member that the others do not see, as after a broker's restart: its lock decides."""
 
     async def main() -> None:
-        from penstock.client.client_core import ClientInstance
+        from penstock.client.client_instance import ClientInstance
         from penstock.client.queue_locks import ClientQueueLocks
 
         stranger = ClientInstance(b.namesrv)

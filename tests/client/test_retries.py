@@ -9,7 +9,7 @@ from client.test_producer import everything
 from support.clients import Gathered
 
 from penstock.client import DeadLetter, Later, Message, Producer, PushConsumer, PushOptions, ReceivedMessage
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.headers.groups import SendBack
 

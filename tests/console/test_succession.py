@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.console import console_handover
-from penstock.console.console_handover import take_over, wait_for_successor
+from penstock.console import end_previous_console
+from penstock.console.end_previous_console import take_over, wait_for_successor
 
 
 def test_without_a_console_there_is_nothing_to_take_over(tmp_path: Path) -> None:
@@ -48,13 +48,13 @@ def test_another_user_cannot_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         refused.set()
         return False
 
-    monkeypatch.setattr(console_handover, "_is_of_this_user", is_of_this_user)
+    monkeypatch.setattr(end_previous_console, "_is_of_this_user", is_of_this_user)
 
     async def wait() -> None:
         waiting = asyncio.create_task(wait_for_successor(tmp_path, 60))
         await asyncio.sleep(0)
         with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.connect(console_handover._name(tmp_path))
+            stranger.connect(end_previous_console._name(tmp_path))
             assert await asyncio.to_thread(stranger.recv, 1) == b"", "hung up"
         assert refused.is_set()
         assert not waiting.done()

@@ -13,7 +13,7 @@ from penstock.errors import CorruptData
 from penstock.format.index_layout import key_hash
 from penstock.format.kernel_row_types import ROW
 from penstock.format.kernels import _compiled, plain
-from penstock.format.kernels.types import UnitFile
+from penstock.format.kernels.parameter_types import UnitFile
 from penstock.format.properties import encode_properties
 from penstock.format.queue_unit import pack_unit
 from penstock.format.record import Record, decode_record

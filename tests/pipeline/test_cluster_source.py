@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.loopback import free_port, make_authority, make_certificate
 from support.pipeline import access_to, cluster_source, column_of, columns_of, read_pages, read_tasks, send, whole
 
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.client.config import ClientConfig, Credentials
 from penstock.client.message import Message
 from penstock.client.sync import Admin, Producer

@@ -38,10 +38,10 @@ PUBLIC = [
 
 
 NEEDS_PYARROW = [
-    "penstock.format.arrow_puts",
+    "penstock.format.arrow_put_columns",
     "penstock.format.arrow_rows",
     "penstock.store.arrow_batches",
-    "penstock.store.arrow_puts",
+    "penstock.store.put_arrow_batches",
 ]
 
 

@@ -19,7 +19,7 @@ from typing import Self
 import httpx
 
 from penstock.client import DeadLetter, Later, Message, Producer, PushConsumer, PushOptions, ReceivedMessage
-from penstock.console.console_handover import take_over
+from penstock.console.end_previous_console import take_over
 from penstock.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from penstock.broker.access_file import ANY, PUB, SUB, Account, Accounts, UnreadableAccessFile, matcher
-from penstock.broker.cold_look_ups import after_read
 from penstock.broker.consumers import GroupMember, Heartbeat
 from penstock.broker.guarded_operations import Admission, Admit, Call, Client, Denied, Guard, Operation
-from penstock.broker.replay_guard import ReplayGuard
+from penstock.broker.nonblocking_reads import after_read
+from penstock.broker.replayed_requests import ReplayGuard
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topics import REPLY_TOPIC_SUFFIX
 from penstock.errors import BadSettings

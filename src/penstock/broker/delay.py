@@ -27,9 +27,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.broker.cold_look_ups import completed
 from penstock.broker.delay_recovery import SaveNotes, deliverable, find_delivered
-from penstock.broker.scheduler import ScheduledCall, Scheduler
+from penstock.broker.nonblocking_reads import completed
+from penstock.broker.timed_calls import ScheduledCall, Scheduler
 from penstock.format.config_tables import DelayOffsets
 from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.format.queue_unit import NO_RECORD_SIZE

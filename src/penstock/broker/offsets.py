@@ -14,13 +14,14 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Final
 
-from penstock.broker.cold_look_ups import after_read
 from penstock.broker.consumers import GroupTable
 from penstock.broker.delay_recovery import SaveNotes
 from penstock.broker.guarded_operations import Client, Operation
+from penstock.broker.nonblocking_reads import after_read
 from penstock.broker.topics import MAX_CREATED_BYTES, MAX_CREATED_BYTES_OF_CLIENT, BrokerTopics, is_system_group
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.format.constants import HALF_TOPIC, OP_HALF_TOPIC
+from penstock.protocol.client_memory_budget import Budget, entry_bytes
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.offsets import (
     EarliestTimeReply,
@@ -32,7 +33,6 @@ from penstock.protocol.headers.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from penstock.protocol.memory_budget import Budget, entry_bytes
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.store.cold_reads import ColdRead, try_read
 from penstock.store.config_files import ConfigFile

@@ -35,9 +35,9 @@ from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.clients import MessageModel
 from penstock.protocol.bodies.queues import MessageQueue, OffsetMovedEvent
 from penstock.protocol.bodies.routes import PERM_READ
+from penstock.protocol.client_memory_budget import entry_bytes
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage
-from penstock.protocol.memory_budget import entry_bytes
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.store.cold_reads import ColdRead

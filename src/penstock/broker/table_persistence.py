@@ -20,9 +20,9 @@ from penstock.broker.delay import DelayedMessages
 from penstock.broker.message_hooks import Hooks
 from penstock.broker.offsets import OffsetTable, OwnOffsets
 from penstock.broker.queue_locks import QueueLocks
-from penstock.broker.scheduler import Scheduler
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.broker.stats import MessageCounters
+from penstock.broker.timed_calls import Scheduler
 from penstock.broker.topics import BrokerTopics
 from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from penstock.protocol.bodies.admin import HaElections

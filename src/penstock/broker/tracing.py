@@ -1,4 +1,4 @@
-"""Tracing: an OpenTelemetry span for each send, pull and query, if spans are recorded; see `penstock.telemetry`.
+"""Tracing: an OpenTelemetry span for each send, pull and query, if spans are recorded: `penstock.opentelemetry_spans`.
 
 A broker calls `start_tracing` once. If no tracer is configured, it returns None, and no operation is wrapped. Otherwise
 the tracing is a guard of the broker's core. The span of a send is a child of the trace that its message names (property
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.broker.guarded_operations import Call, Client, Deferred, Operation
 from penstock.format.properties import split_properties
+from penstock.opentelemetry_spans import TRACE_PROPERTIES, context_of, find_tracer
 from penstock.protocol.codes import SERVED, Refusal, ResponseCode
 from penstock.protocol.headers.pull import PullMessage, QueryMessage, ViewMessage
 from penstock.protocol.headers.send import SendMessage
-from penstock.telemetry import TRACE_PROPERTIES, context_of, find_tracer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer

@@ -31,10 +31,10 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.cold_look_ups import after_read, completed
 from penstock.broker.consumers import ClientTable, GroupMember
 from penstock.broker.guarded_operations import Client, ClientRequests, Operation, administration
 from penstock.broker.long_polling import HeldPulls
+from penstock.broker.nonblocking_reads import after_read, completed
 from penstock.broker.offsets import CHECK_GROUP as GROUP
 from penstock.broker.offsets import OffsetTable
 from penstock.broker.send_acks import PendingAck, PendingAcks

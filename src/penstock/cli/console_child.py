@@ -1,7 +1,7 @@
 """The web console as a child process of `penstock serve`.
 
 It starts before the store is opened, so that recovery can be watched, and ends when the broker stops. If the broker
-dies, it stays up and says so; the next start of the same store replaces it (`console.console_handover`).
+dies, it stays up and says so; the next start of the same store replaces it (`console.end_previous_console`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final, Self
 from penstock.broker.settings import BrokerSettings
 from penstock.cli.cluster_connection import read_account
 from penstock.cli.console import HOW_TO_GET_IT, LISTENER_VARIABLE, TOKEN_VARIABLE, is_installed, link
-from penstock.console.console_handover import take_over
+from penstock.console.end_previous_console import take_over
 from penstock.errors import PenstockError, Unreachable
 from penstock.remoting.sockets import bind, parse_address
 from penstock.remoting.tls import TlsMode, server_tls

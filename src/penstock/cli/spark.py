@@ -26,8 +26,8 @@ from penstock.cli.output import write_note
 from penstock.cli.progress import ProgressLine
 from penstock.errors import BadSettings, MissingPackage
 from penstock.human_units import format_size, parse_size, parse_time
+from penstock.opentelemetry_spans import job_span
 from penstock.optional_packages import missing_modules
-from penstock.telemetry import job_span
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

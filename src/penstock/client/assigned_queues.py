@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.client.message import ReceivedMessage
 from penstock.client.offsets import OffsetStore
 from penstock.client.pull_requests import Fetcher, Pull, PullStatus

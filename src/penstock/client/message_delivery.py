@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from penstock.client.assigned_queues import ProcessQueue
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.client.message import ReceivedMessage
 from penstock.client.message_handlers import DeadLetter, HandlerRunner, Later, Outcome
 from penstock.client.offsets import OffsetStore

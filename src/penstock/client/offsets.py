@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.errors import BadRequest, BadSettings, PenstockError
 from penstock.format.constants import RETRY_PREFIX
 from penstock.protocol.bodies.clients import ConsumeFromWhere

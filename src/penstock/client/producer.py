@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from penstock.client.batching import OutgoingBatches, SendBatch, fits_batch, pack_properties
-from penstock.client.client_core import ClientInstance, ClientLifecycle, check_group
+from penstock.client.client_instance import ClientInstance, ClientLifecycle, check_group
 from penstock.client.config import Namesrv
 from penstock.client.message import Message, SendResult
 from penstock.client.send_requests import (

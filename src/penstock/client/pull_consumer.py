@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Self
 
-from penstock.client.client_core import ClientInstance, ClientLifecycle, check_group
+from penstock.client.client_instance import ClientInstance, ClientLifecycle, check_group
 from penstock.client.config import Namesrv
 from penstock.client.message import ReceivedMessage
 from penstock.client.offsets import QueueOffsets

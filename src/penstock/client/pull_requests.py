@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.client.message import ReceivedMessage, decode_page
 from penstock.clock import now_ms
 from penstock.errors import BadMessage, BadRequest, BadSettings, NoRoute

@@ -32,7 +32,7 @@ from typing import Final, Self, TypeVar
 
 from penstock import __version__
 from penstock.client.assigned_queues import Assignments, Consumption, ProcessQueue
-from penstock.client.client_core import ClientInstance, ClientLifecycle, check_group
+from penstock.client.client_instance import ClientInstance, ClientLifecycle, check_group
 from penstock.client.config import Namesrv
 from penstock.client.message import ReceivedMessage
 from penstock.client.message_delivery import UNLIMITED, ConcurrentConsumption, OrderedConsumption, SendBackRequests

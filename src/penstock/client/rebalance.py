@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.client.assigned_queues import Assignments
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.client.routes import Route
 from penstock.errors import NoAnswer, NoRoute, PenstockError, Refused, Unreachable
 from penstock.format.constants import RETRY_PREFIX

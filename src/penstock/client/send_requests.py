@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.client.batching import QueuedSend, SendBatch, pack_properties
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.client.message import STATUSES, Message, SendResult
 from penstock.client.routes import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, Route, check_reply
 from penstock.client.send_window import SendTurn

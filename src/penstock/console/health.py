@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.console.cluster_view import ClusterView
-from penstock.console.console_handover import wait_for_successor
+from penstock.console.end_previous_console import wait_for_successor
 from penstock.errors import PenstockError
 from penstock.observation.metrics import BrokerAvailability
 

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.client.config import ClientConfig, Credentials
 from penstock.client.event_loop_thread import LoopThread
 from penstock.client.offsets import QueueOffsets

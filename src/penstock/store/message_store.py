@@ -36,14 +36,13 @@ from penstock.store.damage_and_quarantine import MayExceed, never_exceed
 from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_checkpoint import DispatchNotes
-from penstock.store.engine_parts import Engine, only_appends
 from penstock.store.external_dispatch.append_only_start import AppendOnlyStart
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
+from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files, NotResident
 from penstock.store.files.layout import Layout, allow_many_files, refuse_other_engines
 from penstock.store.files.lock import NO_LOCKS, HeldLocks, StoreLock
 from penstock.store.files.mapped_file import TransientPool
-from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.files.preallocate import Allocator
 from penstock.store.flush import FlushFailed, LogSyncer
 from penstock.store.get import PageGetter
@@ -78,6 +77,7 @@ from penstock.store.running_flags import StoreFault
 from penstock.store.settings import Settings
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
 from penstock.store.statistics import Snapshot, Statistics
+from penstock.store.store_parts import Engine, only_appends
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -348,7 +348,7 @@ class MessageStore:
         atomically; one that is larger than a log file is split at file boundaries, and each part is atomic.
         """
         with needing_pyarrow():
-            from penstock.store.arrow_puts import put_batch
+            from penstock.store.put_arrow_batches import put_batch
         return put_batch(self._writer(), self.settings, batch)
 
     def _writer(self) -> PutPath:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from support.brokers import BrokerHome, RunningBroker, ok
 
-from penstock.cli.brokers.shared_tables import FromBroker, Greeted, GreetingEnd, Order, Report
+from penstock.cli.brokers.common_topics_and_groups import FromBroker, Greeted, GreetingEnd, Order, Report
 from penstock.cli.brokers.supervisor_link import SupervisorLink
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
 from penstock.protocol.codes import RequestCode

@@ -21,7 +21,7 @@ from support.effort import TWINS, chosen_seed
 from penstock.errors import CorruptData
 from penstock.format.kernel_row_types import PUT_ROW, ROW
 from penstock.format.kernels import plain
-from penstock.format.kernels.types import ListColumn, MapColumn, TextColumn, UnitFile
+from penstock.format.kernels.parameter_types import ListColumn, MapColumn, TextColumn, UnitFile
 from penstock.format.record import Record
 
 CALLS = int(os.environ.get("PENSTOCK_CALLS", "6000"))

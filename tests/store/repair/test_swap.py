@@ -12,8 +12,8 @@ from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.store import Settings
 from penstock.store.files.atomic_files import Move, finish_swap, swap, write_checksummed
+from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout
-from penstock.store.files.overlay_files import OverlayFiles
 
 MOVES = [
     Move("consumequeue/T/0", True, "penstock/quarantine/x/consumequeue/T/0"),

@@ -7,7 +7,8 @@ serve for long; the others serve on. SIGTERM, Ctrl-C or the end of the terminal 
 stopped, and then the name server; a second signal kills them. If this process is killed, the links end, and each broker
 stops and closes its store.
 
-What the brokers have in common (`cli.brokers.shared_tables`) is here in memory only: each broker has it on disk.
+What the brokers have in common (`cli.brokers.common_topics_and_groups`) is here in memory only: each broker has it on
+disk.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from penstock.broker.guarded_operations import host_text
 from penstock.broker.settings import BrokerSettings, observe_address
 from penstock.cli import exit_codes
 from penstock.cli.broker_process import ServeOptions, ending_on_signals, name_server, stop_signals
+from penstock.cli.brokers.common_topics_and_groups import FromBroker, Greeted, MissedDeletions, Report, SharedTables
 from penstock.cli.brokers.names_and_ports import OBSERVE_ALL_ABOVE, PlannedBroker, check_ports, own_host
-from penstock.cli.brokers.shared_tables import FromBroker, Greeted, MissedDeletions, Report, SharedTables
 from penstock.cli.brokers.supervisor_link import MAX_LINE, NAMES_IN_LINE
 from penstock.cli.console_child import OFF, ConsoleChild
 from penstock.cli.log_output import log_uncaught

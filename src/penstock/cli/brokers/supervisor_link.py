@@ -1,9 +1,9 @@
 """A broker's link to the supervisor that started it: a socket, on which both send lines of JSON.
 
 The socket is the process's standard input. The broker says that it serves, shows its tables, and from then on reports
-their changes; the supervisor sends orders (`cli.brokers.shared_tables` has the rules). No order goes over the network,
-so it needs no account, and works whatever TLS and access control say. The end of the link ends the broker as SIGTERM
-does: the supervisor has stopped it, or has died.
+their changes; the supervisor sends orders (`cli.brokers.common_topics_and_groups` has the rules). No order goes over
+the network, so it needs no account, and works whatever TLS and access control say. The end of the link ends the broker
+as SIGTERM does: the supervisor has stopped it, or has died.
 
 Use it from the loop's thread only.
 """
@@ -25,7 +25,17 @@ from penstock.broker.admin.topics import delete_topic
 from penstock.broker.consumers import is_legal_group
 from penstock.broker.table_persistence import BrokerState
 from penstock.broker.topics import is_system_group, is_topic_of_broker, system_groups
-from penstock.cli.brokers.shared_tables import KINDS, FromBroker, Greeted, GreetingEnd, Json, Key, Kind, Order, Report
+from penstock.cli.brokers.common_topics_and_groups import (
+    KINDS,
+    FromBroker,
+    Greeted,
+    GreetingEnd,
+    Json,
+    Key,
+    Kind,
+    Order,
+    Report,
+)
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
 from penstock.format.msgspec_warm_up import prepared
 from penstock.format.topics import is_legal_topic

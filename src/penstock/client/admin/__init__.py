@@ -17,7 +17,7 @@ from penstock.client.admin.brokers import ClusterAdmin
 from penstock.client.admin.groups import GroupAdmin
 from penstock.client.admin.messages import MessageAdmin
 from penstock.client.admin.topics import OffsetAdmin, TopicAdmin
-from penstock.client.client_core import ClientInstance, ClientLifecycle
+from penstock.client.client_instance import ClientInstance, ClientLifecycle
 from penstock.client.config import Namesrv
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.errors import NoRoute
 from penstock.protocol import fields
 from penstock.protocol.bodies.admin import HaRuntimeInfo, KVTable

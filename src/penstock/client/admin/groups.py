@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from penstock.client.admin.brokers import ClusterAdmin
 from penstock.client.admin.topics import TopicAdmin
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.errors import NoRoute, Refused
 from penstock.format.config_tables import SubscriptionGroup, SubscriptionGroups
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX

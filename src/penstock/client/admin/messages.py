@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.client.message import ReceivedMessage
 from penstock.client.pull_requests import Fetcher, Pull, PullResult, make_subscription
 from penstock.errors import BadMessage, Refused

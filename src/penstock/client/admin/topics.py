@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.client.admin.brokers import ClusterAdmin
-from penstock.client.client_core import ClientInstance
+from penstock.client.client_instance import ClientInstance
 from penstock.client.offsets import QueueOffsets
 from penstock.client.routes import TEMPLATE_TOPIC, Route
 from penstock.errors import NoRoute, Refused

@@ -23,10 +23,10 @@ from penstock.errors import BadSettings
 from penstock.format.kernels import source_fingerprint
 
 if typing.TYPE_CHECKING:
-    from penstock.format.kernels import plain, types
+    from penstock.format.kernels import parameter_types, plain
+    from penstock.format.kernels.parameter_types import *  # noqa: F403
     from penstock.format.kernels.plain import *  # noqa: F403
     from penstock.format.kernels.plain.record import view_of as view_of
-    from penstock.format.kernels.types import *  # noqa: F403
 
     active: str
     """The twin that runs: 'compiled' or 'plain'."""
@@ -73,11 +73,11 @@ def _check_compiled() -> None:
 
 def _load() -> None:
     """Imports both twins, chooses, and makes the chosen one's names attributes of this module, all at once."""
-    importlib.import_module(f"{__name__}.types")
+    importlib.import_module(f"{__name__}.parameter_types")
     importlib.import_module(f"{__name__}.plain")
     chosen = _choose(os.environ.get("PENSTOCK_KERNELS", "auto"))
     twin = plain if chosen == "plain" else importlib.import_module(f"{__name__}._compiled")
-    names = {name: getattr(types, name) for name in types.__all__}
+    names = {name: getattr(parameter_types, name) for name in parameter_types.__all__}
     names |= {name: getattr(twin, name) for name in plain.__all__}
     names |= {"view_of": plain.record.view_of, "active": chosen}
     globals().update(names, __all__=sorted(names))

@@ -30,7 +30,6 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.damage_and_quarantine import Quarantine, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_checkpoint import DispatchNotes, read_state
-from penstock.store.engine_parts import Engine
 from penstock.store.external_dispatch.agreement_files import (
     MarkFile,
     acquire_job_lock,
@@ -39,18 +38,19 @@ from penstock.store.external_dispatch.agreement_files import (
     read_mark,
     require_agreement,
 )
+from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout, allow_many_files
 from penstock.store.files.lock import StoreLock
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import file_name
-from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch
 from penstock.store.recovery.report import RecoveryReport
 from penstock.store.retention.derived import BuilderCleaner, Dropper
+from penstock.store.store_parts import Engine
 from penstock.store.units_and_keys import DerivedPiece, ScannedPieces
 
 log = logging.getLogger("penstock.store")

@@ -31,19 +31,19 @@ from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher, DispatchLag
 from penstock.store.dispatch_checkpoint import read_state
-from penstock.store.engine_parts import Engine
 from penstock.store.external_dispatch.agreement_files import DispatchMark, MarkFile, built_position
+from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout, path_below
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import file_name
-from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.index import Index, IndexFile
 from penstock.store.record_reader import RecordReader
 from penstock.store.replication.epochs import EpochFile
 from penstock.store.retention.derived import DerivedCleaner, Dropper
 from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.settings import Settings
+from penstock.store.store_parts import Engine
 
 _UNITS_AT_ONCE = 65_536
 _DATA_NAME = re.compile(r"[0-9]{20}")

@@ -1,6 +1,6 @@
 """The I/O seam: every open, allocate, map, sync, rename and unlink of the store goes through `Files`.
 
-`Files` works on the real disk and has no state; any thread may use it. `OverlayFiles` (`overlay_files.py`) shows
+`Files` works on the real disk and has no state; any thread may use it. `OverlayFiles` (`copy_on_write_files.py`) shows
 the same folders and keeps every change in memory. Tests inject faults with subclasses, which fail the N-th call or
 forget unsynced writes. Each method that creates or replaces a file says what a crash leaves.
 

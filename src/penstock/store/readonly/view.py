@@ -20,10 +20,10 @@ import numpy as np
 
 from penstock.errors import BadStore
 from penstock.format.queue_unit import UNIT, UNIT_SIZE, Units, copy_units
+from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import file_name
-from penstock.store.files.overlay_files import OverlayFiles
 
 _MAX_MAPPED = 8
 _NAME = re.compile(r"\d{20}")

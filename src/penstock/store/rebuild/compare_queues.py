@@ -19,9 +19,9 @@ from penstock.format.topics import is_readable_topic
 from penstock.store.audit.queue_coverage import QueueName
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.damage_and_quarantine import DamagedRange
+from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import path_below
-from penstock.store.files.overlay_files import OverlayFiles
 
 
 class QueueFolder:

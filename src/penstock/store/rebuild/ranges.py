@@ -43,10 +43,10 @@ from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueNam
 from penstock.store.consume_queue import Placeholders
 from penstock.store.damage_and_quarantine import DamagedRange
 from penstock.store.files.atomic_files import checksummed, read_checksummed
+from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import FileMap, Files
 from penstock.store.files.layout import path_below
 from penstock.store.files.mapped_file_queue import file_name
-from penstock.store.files.overlay_files import OverlayFiles
 from penstock.store.rebuild.compare_queues import QueueFolder
 from penstock.store.rebuild.log_scan import (
     DamagedFileRange,

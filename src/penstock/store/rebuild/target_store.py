@@ -12,10 +12,10 @@ from penstock.errors import BadStore, StoreInUse, disk_refused
 from penstock.store.damage_and_quarantine import MayExceed, Quarantine
 from penstock.store.external_dispatch.agreement_files import acquire_job_lock, is_external, refuse_while_job_runs
 from penstock.store.files.atomic_files import finish_swap
+from penstock.store.files.copy_on_write_files import RehearsalFiles
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout, allow_many_files
 from penstock.store.files.lock import HeldLocks, StoreLock
-from penstock.store.files.overlay_files import RehearsalFiles
 from penstock.store.message_store import MessageStore
 from penstock.store.readonly.file_sizes import fit_to_damaged
 from penstock.store.readonly.store_folder import no_store

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.store.engine_parts import Engine
 from penstock.store.record_reader import RecordReader
 from penstock.store.retention.policy import (
     Cause,
@@ -23,6 +22,7 @@ from penstock.store.retention.policy import (
     find_unread,
 )
 from penstock.store.statistics import DiskFigures
+from penstock.store.store_parts import Engine
 
 
 class FileOutlook(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import BadMessage
 from penstock.format.batch import decode_batch_body
-from penstock.format.kernels.types import WritableBuffer
+from penstock.format.kernels.parameter_types import WritableBuffer
 from penstock.format.properties import join_properties
 
 

@@ -23,8 +23,7 @@ from penstock.format.constants import (
 )
 from penstock.format.hosts import IPV4_HOST_SIZE
 from penstock.format.kernel_row_types import PUT_ROW
-from penstock.format.kernels.plain.record import check_room, encode_record, view_of, writable_view_of
-from penstock.format.kernels.types import (
+from penstock.format.kernels.parameter_types import (
     Bools,
     Buffer,
     Ints,
@@ -35,6 +34,7 @@ from penstock.format.kernels.types import (
     TextColumn,
     WritableBuffer,
 )
+from penstock.format.kernels.plain.record import check_room, encode_record, view_of, writable_view_of
 from penstock.format.sys_flag import host_sizes
 
 _LEVEL = re.compile(rb"-?[0-9]{1,10}")

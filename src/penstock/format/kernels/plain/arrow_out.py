@@ -16,6 +16,7 @@ import numpy.typing as npt
 from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.hosts import IPV4_HOST_SIZE, IPV6_HOST_SIZE, decode_host
 from penstock.format.kernel_row_types import ROW, Reason
+from penstock.format.kernels.parameter_types import Bools, Buffer, Ints, Longs, Rows, WritableBuffer
 from penstock.format.kernels.plain.record import (
     checked_rows,
     examine,
@@ -24,7 +25,6 @@ from penstock.format.kernels.plain.record import (
     without_record_crc,
     writable_view_of,
 )
-from penstock.format.kernels.types import Bools, Buffer, Ints, Longs, Rows, WritableBuffer
 from penstock.format.record_layout import physical_offset_of
 
 _MAX_LONG = 2**63 - 1

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.format.kernels.parameter_types import Buffer, Ints, Longs
 from penstock.format.kernels.plain.arrow_out import ints_of, longs_of, texts_of
 from penstock.format.kernels.plain.index import check_geometry, item_at
 from penstock.format.kernels.plain.record import view_of
-from penstock.format.kernels.types import Buffer, Ints, Longs
 
 _ITEM = struct.Struct(">iqii")
 

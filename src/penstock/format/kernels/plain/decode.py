@@ -9,8 +9,8 @@ from penstock.errors import CorruptData
 from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.hosts import decode_host
 from penstock.format.kernel_row_types import Reason
+from penstock.format.kernels.parameter_types import Buffer, Longs
 from penstock.format.kernels.plain.record import check_record, view_of, walk, without_record_crc
-from penstock.format.kernels.types import Buffer, Longs
 from penstock.format.properties import decode_properties
 from penstock.format.record_layout import BORN_HOST_AT, LONG, physical_offset_of, store_timestamp_at
 from penstock.format.sys_flag import host_sizes

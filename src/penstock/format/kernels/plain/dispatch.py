@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from penstock.format.constants import MAX_PROPERTIES_LENGTH, MIN_RECORD_SIZE, SCHEDULE_TOPIC
+from penstock.format.kernels.parameter_types import Buffer, Ints, Longs, QueuePart, Rows, UnitRun
 from penstock.format.kernels.plain.record import (
     TopicTable,
     checked_rows,
@@ -20,7 +21,6 @@ from penstock.format.kernels.plain.record import (
     view_of,
     walk,
 )
-from penstock.format.kernels.types import Buffer, Ints, Longs, QueuePart, Rows, UnitRun
 from penstock.format.queue_unit import pack_unit
 from penstock.format.record_layout import physical_offset_of
 from penstock.format.sys_flag import (

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from penstock.format.kernels.parameter_types import Bools, Buffer, Ints, Longs, UnitFile, WritableBuffer
 from penstock.format.kernels.plain.dispatch import find_property
 from penstock.format.kernels.plain.read import Residency
 from penstock.format.kernels.plain.record import check_room, java_hash, view_of, walk, writable_view_of
-from penstock.format.kernels.types import Bools, Buffer, Ints, Longs, UnitFile, WritableBuffer
 from penstock.format.queue_unit import UNIT_SIZE, unpack_unit
 from penstock.format.record_layout import head_of
 

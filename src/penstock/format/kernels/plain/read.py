@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from penstock.format.kernel_row_types import Reason
+from penstock.format.kernels.parameter_types import Buffer, Cold, Ints
 from penstock.format.kernels.plain.dispatch import find_property
 from penstock.format.kernels.plain.record import view_of, walk
-from penstock.format.kernels.types import Buffer, Cold, Ints
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE, is_ext_address, unpack_unit
 
 FOUND, NO_MATCH, REMOVING = range(3)

@@ -26,7 +26,7 @@ from penstock.format.constants import (
     SECTOR_SIZE,
 )
 from penstock.format.kernel_row_types import ROW, Reason
-from penstock.format.kernels.types import Buffer, Rows, Topics, WritableBuffer
+from penstock.format.kernels.parameter_types import Buffer, Rows, Topics, WritableBuffer
 from penstock.format.record_layout import (
     HEAD,
     LONG,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.kernel_row_types import Reason
+from penstock.format.kernels.parameter_types import Buffer
 from penstock.format.kernels.plain.record import check_record, view_of, walk
-from penstock.format.kernels.types import Buffer
 from penstock.format.record_layout import physical_offset_of
 from penstock.format.sys_flag import COMPRESSED
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.brokers.shared_tables import Json, MissedDeletions, Order, Report, SharedTables
+from penstock.cli.brokers.common_topics_and_groups import Json, MissedDeletions, Order, Report, SharedTables
 
 NAMES = ("broker-a", "broker-b", "broker-c")
 TOPIC = ("topics", "orders")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.errors import BadMessage
-from penstock.format.arrow_puts import PutBatch
+from penstock.format.arrow_put_columns import PutBatch
 from penstock.format.hosts import encode_host
 from penstock.format.put_table import PutLimits, PutRows, RowRefused, plan_puts
 from penstock.store.encode_message import PutRefused, prepare
