@@ -217,9 +217,9 @@ class OwnOffsets:
         return self._table.snapshot()
 
     def before_write(self) -> None:
-        """Syncs the log, then notes where it ended at `begin_save`, if these offsets are new. Runs in the writing thread.
+        """Syncs the log, then notes where it ended at `begin_save`, if the broker's own offsets are new.
 
-        Raises StoreFailed.
+        Runs in the writing thread. Raises StoreFailed.
         """
         self._store.flush()
         if not self._notes.is_written:

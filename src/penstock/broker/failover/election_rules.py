@@ -384,9 +384,7 @@ def _delay(view: View, state: State, me: ReplicaState, my_id: int, what: ChangeK
     others = {
         each: member
         for each, member in view.members.items()
-        if each in state.sync
-        and each not in (my_id, gone)
-        and not (member.learner or member.lacking or member.why)
+        if each in state.sync and each not in (my_id, gone) and not (member.learner or member.lacking or member.why)
     }
     if state.successor == my_id or what is ChangeKind.RESTART:
         return 0.0
