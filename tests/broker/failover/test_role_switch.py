@@ -241,6 +241,19 @@ def test_a_replica_that_cannot_note_its_gaps_counts_as_one_with_gaps_and_goes_on
     asyncio.run(go())
 
 
+def test_a_replica_that_is_elected_leads_before_it_waits_for_the_disk_to_note_it(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with a_node(tmp_path) as node:
+            elected = own_view(node, epoch=5, master=2, sync=(2,))
+            node.saw(elected)
+            assert b'"inSyncIn":0' in node._store.layout.failover.read_bytes()
+            await node._lead(2, 5, frozenset({2}))
+            node.saw(elected)
+            assert b'"inSyncIn":5' in node._store.layout.failover.read_bytes()
+
+    asyncio.run(go())
+
+
 def test_a_full_disk_does_not_keep_a_replica_from_seeing_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,10 +173,18 @@ class BrokerNode:
         if state is not None and (my_id := state.ids.get(self._name, 0)) != 0:
             if self.membership.id != my_id:
                 self.membership.joined(my_id)
-            try:
-                self.membership.seen(state, has_confirmed=self._has_confirmed(state))
-            except StoreFailed as error:
-                self._not_noted.warn(f"what the engine holds of this replica cannot be noted: {error}")
+            if state.master != my_id or self._epoch == state.epoch or state.forced == state.epoch:
+                self._note(state)
+
+    def _note(self, state: State) -> None:
+        """Notes a state in which this replica follows, leads, or was forced to lead. It may wait for the disk.
+
+        So one that was elected leads first: a disk that hangs while the role changes is noticed.
+        """
+        try:
+            self.membership.seen(state, has_confirmed=self._has_confirmed(state))
+        except StoreFailed as error:
+            self._not_noted.warn(f"what the engine holds of this replica cannot be noted: {error}")
 
     def _has_confirmed(self, state: State) -> bool:
         """Whether a replica that lacked messages at its start has them again: see `Membership.seen`.
@@ -316,8 +324,8 @@ class BrokerNode:
     async def stop(self, limit_s: float | None = None) -> bool:
         """Stops the broker and closes the store. Call it when the keeper has ended.
 
-        A master unregisters nothing: its successor may have the id 0 already. Name servers remove the address of a
-        master that had none when the connection ends.
+        A master unregisters nothing: its successor may have the id 0 already. If there is none, name servers remove
+        this broker when its connection ends.
         """
         if self.broker is None:
             await asyncio.to_thread(self._store.close)
