@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from support.brokers import AT_ONCE, HALF, OP, SYSTEM_GROUP, BrokerHome, RawClient, make_round, ok, send_half
 
-from penstock.broker.offsets import OffsetTable
+from penstock.broker.offsets import OffsetTable, OwnOffsets
+from penstock.errors import StoreFailed
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.pull import COMMIT_OFFSET
+from penstock.store import Message, MessageStore, Settings
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -215,3 +218,43 @@ def test_a_client_that_commits_back_and_forth_fills_no_log(caplog: pytest.LogCap
     assert lines[0] == "offset moved back: group=CID topic=orders queue=0 from=6 to=5"
     assert len(lines) < 60, "one a second"
     assert table.query("CID", "orders", 0) == 6
+
+
+def test_the_progress_of_transaction_checks_is_noted_only_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+    with MessageStore.open(tmp_path, Settings.dev()) as store:
+        assert store.put(Message("orders", b"paid")).ok
+        really = store.engine.io.replace_bytes
+        table = OffsetTable(ConsumerOffsets())
+        own = OwnOffsets(store, table)
+
+        def counted(path: Path, data: bytes, keep_backup: bool = False) -> None:
+            written.append(path)
+            if len(written) == 2:
+                raise StoreFailed("cannot write: the disk is full", path=path)
+            really(path, data, keep_backup)
+
+        def save(own: OwnOffsets) -> int:
+            before = len(written)
+            own.begin_save()
+            own.before_write()
+            return len(written) - before
+
+        monkeypatch.setattr(store.engine.io, "replace_bytes", counted)
+        table.commit("CID", "orders", 0, 7)
+        assert save(own) == 0, "only a client's offset has changed"
+        table.commit(SYSTEM_GROUP, HALF, 0, 1)
+        assert save(own) == 1
+        table.commit("CID", "orders", 0, 8)
+        assert save(own) == 0
+        table.commit(SYSTEM_GROUP, HALF, 0, 2)
+        with pytest.raises(StoreFailed):
+            save(own)
+        assert save(own) == 1, "the file does not have it yet"
+        assert save(own) == 0
+        again = OwnOffsets(store, table)
+        assert not again.is_rolled_back
+        assert save(again) == 0, "a start reads what the file has"
+        assert set(written) == {store.layout.checked}

@@ -82,16 +82,13 @@ class SaveNotes:
         self._path = path
         document = read_checksummed(self._io, self._path, _Document)
         self._saves = (_NEVER_SAVED,) if document is None else document.saves[-_SAVES:]
+        self.is_written = True
+        """Whether the file has all tables that were noted with `add`."""
 
     def log_end_of(self, offsets: Mapping[int, int]) -> int | None:
         """Returns where the log ended when this table was saved; None if that is unknown."""
         wanted = tuple(sorted(offsets.items()))
         return next((save.log_end for save in reversed(self._saves) if save.offsets == wanted), None)
-
-    @property
-    def is_worth_writing(self) -> bool:
-        """Whether anything was ever noted."""
-        return self._saves != (_NEVER_SAVED,)
 
     @property
     def last(self) -> Mapping[int, int]:
@@ -101,6 +98,7 @@ class SaveNotes:
     def add(self, offsets: Mapping[int, int], log_end: int) -> None:
         """Notes a table that is about to be saved."""
         self._saves = (*self._saves, SavedProgress(tuple(sorted(offsets.items())), log_end))[-_SAVES:]
+        self.is_written = False
 
     def roll_back(self, offsets: Mapping[int, int], log_end: int) -> dict[int, int] | None:
         """Forgets the tables that rest on a part of the log which is gone, because the log ends at `log_end`.
@@ -121,6 +119,7 @@ class SaveNotes:
     def write(self) -> None:
         """Writes the file. Raises StoreFailed."""
         write_checksummed(self._io, self._path, _Document(self._saves))
+        self.is_written = True
 
 
 def deliverable(record: Record) -> Message | None:

@@ -217,9 +217,12 @@ class OwnOffsets:
         return self._table.snapshot()
 
     def before_write(self) -> None:
-        """Syncs the log, then notes where it ended at `begin_save`. Runs in the writing thread. Raises StoreFailed."""
+        """Syncs the log, then notes where it ended at `begin_save`, if the broker's own offsets are new.
+
+        Runs in the writing thread. Raises StoreFailed.
+        """
         self._store.flush()
-        if self._notes.is_worth_writing:
+        if not self._notes.is_written:
             self._notes.write()
 
     def write_roll_back(self, file: ConfigFile[ConsumerOffsets]) -> None:

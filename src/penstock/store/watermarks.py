@@ -228,6 +228,11 @@ class Watermarks:
         return self._limit != _NO_LIMIT
 
     @property
+    def has_confirmed(self) -> bool:
+        """Whether this slave has all that its master has last said is confirmed. False if none has said anything."""
+        return self._limit <= self.stored
+
+    @property
     def confirmed(self) -> int:
         """Physical offset up to which consumers may have seen the log, if replicas decide that; else 0."""
         return self.visible if self.is_limited or self._required is not None else 0

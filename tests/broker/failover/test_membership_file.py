@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from penstock.broker.failover.consensus_engine import State
 from penstock.broker.failover.membership_file import Membership
 from penstock.errors import BadStore
 from penstock.store import Message, MessageStore, Settings
+from penstock.store.replication.epochs import EpochEntry
 from penstock.store.replication.role import Role
 from penstock.store.settings import BrokerRole
 
@@ -31,8 +33,8 @@ def crash(path: Path) -> None:
     (path / "store" / "abort").write_bytes(b"")
 
 
-def state(epoch: int, *sync: int) -> State:
-    return State(epoch=epoch, master=sync[0], sync=sync, ids={"a": 1, "b": 2}, next_id=3)
+def state(epoch: int, *sync: int, forced: int = 0) -> State:
+    return State(epoch=epoch, master=sync[0], sync=sync, ids={"a": 1, "b": 2}, next_id=3, forced=forced)
 
 
 def test_an_id_is_kept(tmp_path: Path) -> None:
@@ -166,6 +168,160 @@ def test_a_replica_whose_log_is_lost_knows_it(
 def is_lacking(store: MessageStore) -> bool:
     with store:
         return Membership(store).is_lacking
+
+
+SEVENTH = (EpochEntry(1, 0), EpochEntry(7, 20_000))
+"""The epochs of a master that has written 20,000 bytes before its seventh one."""
+
+
+@pytest.fixture
+def masters_log(tmp_path: Path) -> bytes:
+    with opened(tmp_path / "master") as store:
+        for _ in range(40):
+            assert store.put(Message("orders", b"x" * 1000)).ok
+        return bytes(store.log.queue.files[0].map.view[: store.watermarks.appended])
+
+
+def as_slave(path: Path, **settings: object) -> MessageStore:
+    settings = {"broker_role": "SLAVE", "flush_disk_type": "SYNC_FLUSH", **settings}
+    return MessageStore.open(path / "slave", Settings.dev(**settings), in_sync_set=True)
+
+
+def copy(store: MessageStore, masters: bytes, end: int | None = None) -> None:
+    """Copies a master's log, whose epochs are SEVENTH, up to the last whole record before `end`."""
+    store.roles.follow_epochs(SEVENTH)
+    assert store.replica_log is not None
+    store.replica_log.append(store.replica_log.end, masters[store.replica_log.end : end])
+    store.replica_log.drop_partial()
+    store.flush()
+
+
+def lose_end(path: Path) -> None:
+    (log,) = (path / "slave" / "commitlog").iterdir()
+    log.write_bytes(log.read_bytes()[:5000].ljust(log.stat().st_size, b"\0"))
+
+
+def test_a_replica_that_is_restarted_during_its_first_copy_lacks_nothing(tmp_path: Path, masters_log: bytes) -> None:
+    with as_slave(tmp_path) as store:
+        membership = Membership(store)
+        membership.joined(2)
+        copy(store, masters_log, 5000)
+        membership.seen(state(7, 1))
+    with as_slave(tmp_path) as store:
+        assert store.epochs.last == 7
+        assert 0 < store.watermarks.appended < SEVENTH[-1].start, "its epochs are ahead of its log"
+        assert not Membership(store).is_lacking
+
+
+def test_a_replica_that_is_restarted_during_a_long_catch_up_lacks_nothing(tmp_path: Path, masters_log: bytes) -> None:
+    """It was in a sync set before, of an epoch whose start it has."""
+    with as_slave(tmp_path) as store:
+        membership = Membership(store)
+        membership.joined(2)
+        membership.seen(state(1, 1, 2))
+        copy(store, masters_log, 5000)
+    with as_slave(tmp_path) as store:
+        assert not Membership(store).is_lacking
+
+
+@pytest.mark.parametrize("writer", ["this version", "an older version"])
+@pytest.mark.parametrize("boots", [False, True])
+def test_a_replica_must_have_the_start_of_an_epoch_in_whose_sync_set_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masters_log: bytes, writer: str, boots: bool
+) -> None:
+    reboot(monkeypatch, tmp_path, "one")
+    with as_slave(tmp_path, flush_disk_type="ASYNC_FLUSH") as store:
+        membership = Membership(store)
+        membership.joined(2)
+        copy(store, masters_log)
+        membership.seen(state(7, 1, 2))
+        file = store.layout.failover
+    if writer == "an older version":
+        file.write_text(json.dumps({"id": 2, "bootId": "one", "running": "ASYNC_FLUSH"}))
+    if boots:
+        reboot(monkeypatch, tmp_path, "two")
+    (tmp_path / "slave" / "abort").write_bytes(b"")
+    lose_end(tmp_path)
+    with as_slave(tmp_path, flush_disk_type="ASYNC_FLUSH") as store:
+        found = Membership(store)
+        assert store.confirmed_at_start == 0, "only the epoch can say so"
+        assert found.is_lacking != boots, "the machine's memory explains a lost end"
+        assert found.is_tainted == boots
+
+
+def lacking(path: Path, masters: bytes) -> MessageStore:
+    """Returns the store of replica 2, which was in the sync set of epoch 7, and has lost the end of its log."""
+    with as_slave(path) as store:
+        membership = Membership(store)
+        membership.joined(2)
+        copy(store, masters)
+        membership.seen(state(7, 1, 2))
+    lose_end(path)
+    return as_slave(path)
+
+
+def test_the_sync_set_of_the_same_epoch_does_not_prove_that_a_replica_has_copied_its_log_again(
+    tmp_path: Path, masters_log: bytes
+) -> None:
+    """Its master may have written the set because of what it had before."""
+    with lacking(tmp_path, masters_log) as store:
+        found = Membership(store)
+        for one in (state(7, 1, 2), state(7, 1), state(7, 1, 2)):
+            found.seen(one)
+            assert found.is_lacking
+        found.seen(state(7, 1), has_confirmed=True)
+        assert found.is_lacking, "it is not in the set"
+        found.seen(state(7, 1, 2), has_confirmed=True)
+        assert not found.is_lacking
+        copy(store, masters_log)
+    with as_slave(tmp_path) as store:
+        assert not Membership(store).is_lacking
+
+
+def test_a_replica_that_lacks_messages_is_not_whole_because_it_had_elected_itself(
+    tmp_path: Path, masters_log: bytes
+) -> None:
+    """Its former process was elected, and ended before it led: the log has not seen that epoch."""
+    with lacking(tmp_path, masters_log) as store:
+        found = Membership(store)
+        found.seen(state(8, 2))
+        assert found.is_lacking
+        found.seen(state(9, 2, forced=9))
+        assert not found.is_lacking, "a person has accepted what it has"
+
+
+def test_a_forced_replica_that_is_restarted_before_it_leads_can_still_be_elected(
+    tmp_path: Path, masters_log: bytes
+) -> None:
+    with as_slave(tmp_path) as store:
+        membership = Membership(store)
+        membership.joined(2)
+        copy(store, masters_log, 5000)
+        membership.seen(state(8, 2, forced=8))
+    with as_slave(tmp_path) as store:
+        assert not Membership(store).is_lacking
+
+
+def test_a_replica_whose_newest_epochs_were_cut_off_does_not_forget_in_which_it_was(
+    tmp_path: Path, masters_log: bytes
+) -> None:
+    """A log that is cut at a gap loses the epochs behind it, and a crash before they are copied must not count."""
+    with as_slave(tmp_path) as store:
+        membership = Membership(store)
+        membership.joined(2)
+        store.watermarks.confirm(len(masters_log))
+        copy(store, masters_log)
+        membership.seen(state(7, 1, 2))
+        store.epochs.cut(5000)
+    lose_end(tmp_path)
+    with as_slave(tmp_path) as store:
+        assert store.epochs.last == 1
+        found = Membership(store)
+        assert found.is_lacking
+        found.seen(state(7, 1, 2))
+        assert found.is_lacking
+        found.seen(state(8, 1, 2))
+        assert not found.is_lacking
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from support.clusters import FILE, master
 from support.loopback import SOON_S, free_port, until
 
 from penstock.broker.broker import Broker
@@ -17,17 +18,21 @@ from penstock.broker.failover import role_switch
 from penstock.broker.failover.consensus_engine import STATE, KeyValue, Leader, State, View, boot_time
 from penstock.broker.failover.role_switch import BrokerNode, Host
 from penstock.broker.settings import BrokerSettings
-from penstock.store import MessageStore, Settings
+from penstock.errors import StoreFailed
+from penstock.store import Message, MessageStore, Settings
+from penstock.store.damage_and_quarantine import DamagedRange
 
 LEADER = Leader(id=1, epoch=4, incarnation="i", address="127.0.0.1:1", ha_address="127.0.0.1:2")
 
 
 @asynccontextmanager
 async def a_node(
-    path: Path, open_store: Callable[[Callable[[], MessageStore]], MessageStore] = lambda really: really()
+    path: Path,
+    open_store: Callable[[Callable[[], MessageStore]], MessageStore] = lambda really: really(),
+    *more: str,
 ) -> AsyncIterator[BrokerNode]:
-    """A slave with the id 2. `open_store` is called with the function that opens its store again."""
-    changes = ["failover=etcd", "dcsAddr=127.0.0.1:1", f"haListenPort={free_port()}", "failoverTtlMillis=3000"]
+    """A slave with the id 2. `open_store` is called with the function that opens its store again; `more` settings."""
+    changes = ["failover=etcd", "dcsAddr=127.0.0.1:1", f"haListenPort={free_port()}", "failoverTtlMillis=3000", *more]
     settings = Settings.load(None, changes, base=Settings.dev(broker_role="SLAVE"))
 
     def really() -> MessageStore:
@@ -138,5 +143,132 @@ def test_a_change_of_the_role_unregisters_nothing(tmp_path: Path, monkeypatch: p
             monkeypatch.setattr(node.broker.registration, "stop", stop)
             await node._follow(2, LEADER)
             assert told == [False]
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_master_that_stops_unregisters_nothing_and_a_slave_its_own_id(tmp_path: Path, leads: bool) -> None:
+    """The successor of a master that has handed over has the id 0 by then."""
+
+    async def go() -> None:
+        told: list[bool] = []
+        async with a_node(tmp_path) as node:
+            if leads:
+                await node._lead(2, 5, frozenset({2}))
+            assert node.broker is not None
+            registration = node.broker.registration
+            really = registration.stop
+
+            async def stop(*, unregister: bool = True) -> None:
+                told.append(unregister)
+                await really(unregister=unregister)
+
+            registration.stop = stop  # type: ignore[method-assign]
+        assert told == [not leads]
+
+    asyncio.run(go())
+
+
+# -- what a replica lacks --------------------------------------------------------------------------------------------
+
+
+def own_view(node: BrokerNode, **changes: object) -> View:
+    """A view of a set in which the node's store has the id 2."""
+    return view(**{"ids": {"a": 1, node._name: 2}, **changes})
+
+
+def test_a_replica_that_lacked_messages_is_whole_when_it_has_all_that_its_master_has_confirmed(tmp_path: Path) -> None:
+    store, note = {"broker_role": "SYNC_MASTER"}, tmp_path / "s" / "penstock" / "failover.json"
+    with MessageStore.open(tmp_path / "m", Settings.dev(mapped_file_size_commit_log=FILE)) as first:
+        first.epochs.begin(4, 0)
+    note.parent.mkdir(parents=True)
+    note.write_text('{"id": 2, "lackingIn": 5, "inSyncIn": 5}')
+
+    async def go() -> None:
+        async with (
+            master(tmp_path / "m", store=store) as m,
+            a_node(tmp_path / "s", lambda really: really(), f"mappedFileSizeCommitLog={FILE}") as node,
+        ):
+            m.store.require_replicas(frozenset())
+            for _ in range(20):
+                assert m.store.put(Message("orders", b"x" * 1000)).ok
+            assert m.broker.replication.listens_at is not None
+            places = (f"{host}:{port}" for host, port in (m.address, m.broker.replication.listens_at))
+            leader = Leader(id=1, epoch=5, incarnation="m", address=next(places), ha_address=next(places))
+
+            async def is_lacking(**changes: object) -> bool:
+                await asyncio.to_thread(node.saw, own_view(node, **{"epoch": 5, **changes}))
+                return node.describe().is_lacking
+
+            assert await is_lacking(), "it follows no master of this epoch"
+            await node._follow(2, leader)
+            assert node.broker is not None
+            await until(lambda: node.broker.replication.follows)  # type: ignore[union-attr]
+            await until(lambda: node._store.watermarks.appended == m.store.watermarks.appended)
+            await until(lambda: node._store.watermarks.has_confirmed)
+            assert await is_lacking(sync=(1,)), "it is not in the set"
+            assert await is_lacking(acks="none"), "its master confirms nothing"
+            assert await is_lacking(epoch=4), "it follows the master of another epoch"
+            node._store.watermarks.confirm(1 << 30)
+            assert await is_lacking(), "it does not have all that is confirmed"
+            node._store.watermarks.confirm(m.store.watermarks.visible)
+            assert not await is_lacking()
+
+    asyncio.run(go())
+    assert b'"lackingIn":-1' in note.read_bytes()
+
+
+def test_a_replica_that_cannot_note_its_gaps_counts_as_one_with_gaps_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        async with a_node(tmp_path) as node:
+            assert not node.describe().is_damaged
+
+            def full(*given: object, **more: object) -> None:
+                raise StoreFailed("cannot write: the disk is full", path=tmp_path)
+
+            assert node._store.replica_log is not None
+            node._store.replica_log.damaged.append(DamagedRange(0, 100, "DAMAGED_AT_MASTER"))
+            with monkeypatch.context() as patch:
+                patch.setattr(node._store.engine.io, "replace_bytes", full)
+                assert node.describe().is_damaged
+                assert node.describe().is_damaged
+            assert not node.describe().is_damaged, "both logs lack the same"
+            assert caplog.text.count("its gaps cannot be noted") == 1
+
+    asyncio.run(go())
+
+
+def test_a_replica_that_is_elected_leads_before_it_waits_for_the_disk_to_note_it(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with a_node(tmp_path) as node:
+            elected = own_view(node, epoch=5, master=2, sync=(2,))
+            node.saw(elected)
+            assert b'"inSyncIn":0' in node._store.layout.failover.read_bytes()
+            await node._lead(2, 5, frozenset({2}))
+            node.saw(elected)
+            assert b'"inSyncIn":5' in node._store.layout.failover.read_bytes()
+
+    asyncio.run(go())
+
+
+def test_a_full_disk_does_not_keep_a_replica_from_seeing_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go() -> None:
+        async with a_node(tmp_path) as node:
+            node.membership.joined(2)
+
+            def full(*given: object, **more: object) -> None:
+                raise StoreFailed("cannot write: the disk is full", path=tmp_path)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(node._store.engine.io, "replace_bytes", full)
+                node.saw(own_view(node))
+            assert b'"inSyncIn":0' in node._store.layout.failover.read_bytes()
+            node.saw(own_view(node))
+            assert b'"inSyncIn":4' in node._store.layout.failover.read_bytes(), "the next round notes it"
 
     asyncio.run(go())

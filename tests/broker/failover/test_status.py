@@ -31,6 +31,12 @@ MEMBER = Member(replica="b", incarnation="b", address="127.0.0.1:2", role=Part.F
         ),
         (
             2,
+            msgspec.structs.replace(MEMBER, lacking=True),
+            False,
+            "its log lacks messages that it had acknowledged; is its disk mounted?",
+        ),
+        (
+            2,
             msgspec.structs.replace(MEMBER, tainted=True),
             False,
             "it may have lost messages with its machine's memory, so others go first",

@@ -137,6 +137,8 @@ class Member(_Value, frozen=True, kw_only=True, rename="camel"):
     """Where its log ends."""
     tainted: bool = False
     """Whether it may have lost messages that it had acknowledged: see `election_rules`."""
+    lacking: bool = False
+    """Whether its log is lost, as a whole or in part, so that it cannot be elected: see `election_rules`."""
     damaged: bool = False
     """Whether its log has a gap, so that it lacks messages that it had acknowledged: see `election_rules`."""
     learner: bool = False

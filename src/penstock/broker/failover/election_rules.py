@@ -55,6 +55,8 @@ REGAIN_S: Final = 1.5
 """Seconds that a replica leaves to a master that it hears, whose lease has ended: usually the engine was away."""
 SUCCESSOR_S: Final = 2.0
 """Seconds that the others leave to the replica to which a master handed over."""
+LACKS_MESSAGES: Final = "its log lacks messages that it had acknowledged; is its disk mounted?"
+"""Why a replica cannot be elected whose log is lost."""
 
 
 class Part(StrEnum):
@@ -150,6 +152,7 @@ class ReplicaState:
             epoch=self.epoch,
             end=self.end,
             tainted=self.is_tainted,
+            lacking=self.is_lacking,
             damaged=self.is_damaged,
             learner=self.is_learner,
             priority=self.priority,
@@ -304,7 +307,7 @@ def _why_not(state: State, me: ReplicaState, my_id: int) -> str:
     if not me.is_healthy:
         return "it is not healthy"
     if me.is_lacking and not (state.forced == state.epoch and state.master == my_id):
-        return "its log lacks messages that it had acknowledged; is its disk mounted?"
+        return LACKS_MESSAGES
     return "it is stopping" if me.is_stopping else ""
 
 
@@ -381,7 +384,7 @@ def _delay(view: View, state: State, me: ReplicaState, my_id: int, what: ChangeK
     others = {
         each: member
         for each, member in view.members.items()
-        if each in state.sync and each not in (my_id, gone) and not member.learner and not member.why
+        if each in state.sync and each not in (my_id, gone) and not (member.learner or member.lacking or member.why)
     }
     if state.successor == my_id or what is ChangeKind.RESTART:
         return 0.0
@@ -436,10 +439,14 @@ def _lead(view: View, state: State, me: ReplicaState, my_id: int, now: float) ->
 
 
 def _hand_over(view: View, state: State, me: ReplicaState, my_id: int, now: float) -> Decision:
-    """Hands over to a member of the set: refuses writes, waits until it has everything, and gives up the leadership."""
+    """Hands over to a member of the set: refuses writes, waits until it has everything, and gives up the leadership.
+
+    A member that says that its log is lost, or has a gap, would not be elected.
+    """
     asked = 0 if view.request is None else view.request.to
+    unfit = {each for each, member in view.members.items() if member.lacking or member.damaged}
     others = {each: me.followers[each] for each in state.sync if each != my_id and each in me.followers}
-    there = {each: follower for each, follower in others.items() if follower.is_connected}
+    there = {each: follower for each, follower in others.items() if follower.is_connected and each not in unfit}
     target = asked if asked in there else 0
     if not asked and there:
         target = max(there, key=lambda each: (there[each].offset, _priority(view, each), -each))

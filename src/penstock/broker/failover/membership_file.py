@@ -6,10 +6,15 @@ and since which boot, until that process has stopped cleanly: a start that faile
 store meanwhile, does not change that.
 
 A replica *lacks* messages if its log ends before what its checkpoint says was acknowledged by the whole set, or before
-its newest epoch began, and no power loss explains that: its log is lost, or its disk is not mounted.
+the start of the newest epoch in whose sync set it was, and no power loss explains that: its log is lost, or its disk is
+not mounted. An epoch in whose sync set it never was proves nothing: a slave notes all epochs of its master before it
+copies their bytes.
 
-Both last until the replica is in a sync set of a later epoch: then it has every acknowledged message again. The file is
-written by this module only, before the replica publishes anything. A crash leaves the old one or the new one.
+Both last until the replica is in a sync set of a later epoch, to which its master has added it: then it has every
+acknowledged message again. A replica that lacks messages can prove that earlier, in the same epoch (see `seen`). That
+the set of this epoch names it is no proof: its master may have decided so before the log was lost, and the write may
+have been late. The file is written by this module only, before the replica publishes anything. A crash leaves the old
+one or the new one.
 """
 
 from __future__ import annotations
@@ -36,7 +41,10 @@ class _Content(msgspec.Struct, frozen=True, rename="camel"):
     tainted_in: Annotated[int, msgspec.Meta(ge=-1)] = -1
     """The last epoch of the log when it was found to be tainted; -1 if it is not."""
     lacking_in: Annotated[int, msgspec.Meta(ge=-1)] = -1
-    """The last epoch of the log when messages were found to be missing; -1 if none are."""
+    """The last epoch that this replica had known when messages were found to be missing; -1 if none are."""
+    in_sync_in: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    """The newest epoch in whose sync set this replica was seen; 0 if there is none; -1 if an older version, which did
+    not note it, wrote the file."""
     running: str = ""
     """The flushDiskType of a process that has not stopped cleanly, or still runs; empty if there is none."""
 
@@ -56,8 +64,8 @@ class Membership:
         lost_memory = is_new_boot and flush == FlushDiskType.ASYNC_FLUSH
         if content.id and lost_memory:
             self._change(tainted_in=max(content.tainted_in, store.epochs.last))
-        if content.id and lost_log(store, lost_memory=lost_memory):
-            self._change(lacking_in=max(content.lacking_in, store.epochs.last))
+        if content.id and lost_log(store, content.in_sync_in, lost_memory=lost_memory):
+            self._change(lacking_in=max(content.lacking_in, content.in_sync_in, store.epochs.last))
         self._change(boot_id=boot_id, running=str(store.settings.flush_disk_type))
 
     @property
@@ -88,15 +96,30 @@ class Membership:
 
     def joined(self, replica_id: int) -> None:
         """Notes the id, before the replica follows or leads for the first time."""
-        self._change(id=replica_id)
+        self._change(id=replica_id, in_sync_in=0)
 
-    def seen(self, state: State) -> None:
-        """Notes that the replica follows or leads in this state."""
-        if self._content.id in state.sync:
-            if self.is_tainted and state.epoch > self._content.tainted_in:
-                self._change(tainted_in=-1)
-            if self.is_lacking and state.epoch > self._content.lacking_in:
-                self._change(lacking_in=-1)
+    def seen(self, state: State, *, has_confirmed: bool = False) -> None:
+        """Notes that the replica follows or leads in this state. Raises StoreFailed; then nothing is noted.
+
+        `has_confirmed`: this process follows the master of this epoch, and its log has all that this master has said is
+        confirmed. What was acknowledged before the master said so, is confirmed. What was acknowledged later, while the
+        master counted on this replica, was reported by this process. And if the master did not count on it for a time,
+        it has compared this process's reports before it added the replica again. So a replica of the sync set has every
+        acknowledged message then, whatever it lacked at its start.
+        """
+        content = self._content
+        if content.id not in state.sync:
+            return
+        is_master = state.master == content.id
+        is_forced = is_master and state.forced == state.epoch
+        changes: dict[str, int] = {}
+        if content.tainted_in < state.epoch:
+            changes["tainted_in"] = -1
+        if is_forced or has_confirmed or (content.lacking_in < state.epoch and not is_master):
+            changes["lacking_in"] = -1
+        if content.in_sync_in < state.epoch and not is_forced:
+            changes["in_sync_in"] = state.epoch
+        self._change(**changes)
 
     def _change(self, **changes: int | str) -> None:
         changed = msgspec.structs.replace(self._content, **changes)
@@ -118,16 +141,17 @@ class Membership:
             raise BadStore(why, path=self._path) from None
 
 
-def lost_log(store: MessageStore, *, lost_memory: bool) -> bool:
+def lost_log(store: MessageStore, in_sync_in: int, *, lost_memory: bool) -> bool:
     """Whether an open store has less of its log than it must have.
 
+    `in_sync_in` is the newest epoch in whose sync set it was; -1 if that is not known: then it may have been in any.
     `lost_memory`: the machine's memory may have had acknowledged messages that were not on disk. Then a shorter log is
     no surprise, unless it is empty.
     """
-    end, entries = store.watermarks.appended, store.epochs.entries
-    if entries and end < entries[-1].start:
-        return True
-    return end < store.confirmed_at_start and (not lost_memory or end <= max(store.log.min_offset, 0))
+    end = store.watermarks.appended
+    starts = [each.start for each in store.epochs.entries if in_sync_in < 0 or each.epoch <= in_sync_in]
+    must_have = max([store.confirmed_at_start, *starts[-1:]])
+    return end < must_have and (not lost_memory or end <= max(store.log.min_offset, 0))
 
 
 def _boot_id() -> str:

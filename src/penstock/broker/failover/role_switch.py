@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 from penstock import __version__
 from penstock.broker.broker import Broker
 from penstock.broker.failover.configuration import acks_of, limits_of
-from penstock.broker.failover.consensus_engine import ABSENT, Acks, Leader, View, boot_time
+from penstock.broker.failover.consensus_engine import ABSENT, Acks, Leader, State, View, boot_time
 from penstock.broker.failover.election_rules import Failsafe, ReplicaState, may_write
 from penstock.broker.failover.lease import MasterHealth
 from penstock.broker.failover.membership_file import Membership
@@ -33,6 +33,8 @@ from penstock.broker.failover.sync_set import FollowerState
 from penstock.broker.replication.replication import LOOPBACK
 from penstock.broker.settings import BrokerSettings
 from penstock.clock import now_ms
+from penstock.errors import StoreFailed
+from penstock.rate_limited_log import RateLimitedLog
 from penstock.remoting.sockets import parse_address
 from penstock.store.message_store import MessageStore
 from penstock.store.replication.log_gaps import accept_all_gaps, lacks_messages
@@ -51,6 +53,7 @@ _STOP_S: Final = 5.0
 _CHANGE_S: Final = 20.0
 """Seconds that a change of the role may take: a disk that hangs must not keep the lease."""
 _HEARD_MS: Final = 1000
+_REMIND_S: Final = 60.0
 _NEAR_BYTES: Final = 4 << 20
 """A follower that lacks less than this is near: sends can wait for it."""
 _FENCED: Final = "this broker cannot reach the consensus engine, and another one may be the master"
@@ -83,6 +86,10 @@ class BrokerNode:
         self.broker: Broker | None = None
         """The broker that serves; None until the engine has given this replica an id, and during a change."""
         self.membership = Membership(store)
+        if self.membership.is_lacking:
+            log.error("this log lacks messages that it had acknowledged: it is not elected before it has copied them")
+        self._not_noted = RateLimitedLog(log, every_s=_REMIND_S)
+        """What could not be written about this replica. Each round tries again."""
         self._name = replica_identity(store.engine.io, store.layout)
         self._incarnation = secrets.token_hex(8)
         self._id = 0
@@ -135,7 +142,7 @@ class BrokerNode:
             was_member=self.membership.id != 0,
             is_tainted=self.membership.is_tainted,
             is_lacking=self.membership.is_lacking,
-            is_damaged=lacks_messages(store),
+            is_damaged=self._is_damaged(),
             is_learner=broker.async_learner,
             is_healthy=not self.health(broker.failover_ttl_millis / 1000 / 3).why_not,
             priority=broker.broker_election_priority,
@@ -146,6 +153,14 @@ class BrokerNode:
             wall_ms=now_ms(),
             limits=limits_of(broker),
         )
+
+    def _is_damaged(self) -> bool:
+        """Whether the log has a gap; also if that cannot be found out, or cannot be noted."""
+        try:
+            return lacks_messages(self._store)
+        except (StoreFailed, OSError) as error:
+            self._not_noted.warn(f"this log counts as one with a gap, because its gaps cannot be noted: {error}")
+            return True
 
     def _hears_master(self) -> bool:
         broker = self.broker
@@ -158,7 +173,34 @@ class BrokerNode:
         if state is not None and (my_id := state.ids.get(self._name, 0)) != 0:
             if self.membership.id != my_id:
                 self.membership.joined(my_id)
-            self.membership.seen(state)
+            if state.master != my_id or self._epoch == state.epoch or state.forced == state.epoch:
+                self._note(state)
+
+    def _note(self, state: State) -> None:
+        """Notes a state in which this replica follows, leads, or was forced to lead. It may wait for the disk.
+
+        So one that was elected leads first: a disk that hangs while the role changes is noticed.
+        """
+        try:
+            self.membership.seen(state, has_confirmed=self._has_confirmed(state))
+        except StoreFailed as error:
+            self._not_noted.warn(f"what the engine holds of this replica cannot be noted: {error}")
+
+    def _has_confirmed(self, state: State) -> bool:
+        """Whether a replica that lacked messages at its start has them again: see `Membership.seen`.
+
+        A log with a gap proves nothing, nor does a master that acknowledges what only it has: it confirms nothing.
+        """
+        if not self.membership.is_lacking or state.acks is not Acks.ALL or self._is_damaged():
+            return False
+        return self._call(self._has_copied(state.epoch))
+
+    async def _has_copied(self, epoch: int) -> bool:
+        """Whether the master of this epoch sends its log, and all that it has confirmed is here."""
+        broker, leader = self.broker, self._followed
+        if broker is None or leader is None or leader.epoch != epoch or not broker.replication.follows:
+            return False
+        return self._store.watermarks.has_confirmed
 
     def follow(self, my_id: int, leader: Leader) -> None:
         if self._followed != leader or self._id != my_id or self._epoch:
@@ -280,10 +322,14 @@ class BrokerNode:
         await broker.stop(_STOP_S, unregister=False)  # its next registration does that, and harms no successor
 
     async def stop(self, limit_s: float | None = None) -> bool:
-        """Stops the broker and closes the store. Call it when the keeper has ended."""
+        """Stops the broker and closes the store. Call it when the keeper has ended.
+
+        A master unregisters nothing: its successor may have the id 0 already. If there is none, name servers remove
+        this broker when its connection ends.
+        """
         if self.broker is None:
             await asyncio.to_thread(self._store.close)
-        elif not await self.broker.stop(limit_s):
+        elif not await self.broker.stop(limit_s, unregister=not self._epoch):
             return False
         await asyncio.to_thread(self.membership.stopped)
         return True

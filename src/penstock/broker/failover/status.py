@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from penstock.broker.failover.consensus_engine import Mastership, Member, State, View
-from penstock.broker.failover.election_rules import Part
+from penstock.broker.failover.election_rules import LACKS_MESSAGES, Part
 from penstock.protocol.bodies.admin import HaMastership, HaReplica
 
 SHOWN_MASTERS: Final = 20
@@ -30,6 +30,8 @@ def why_not_electable(state: State, replica_id: int, member: Member | None) -> s
         return "it is a learner"
     if state.paused and state.master != replica_id:
         return "elections are paused"
+    if member.lacking:
+        return LACKS_MESSAGES
     if member.damaged:
         return "its log has a gap, so others of the sync set must go first"
     return "it may have lost messages with its machine's memory, so others go first" if member.tainted else ""
