@@ -28,8 +28,11 @@ MASTER = ReplicaState(
 )
 
 
-def successor(asked: int | None, **said: bool) -> int:
-    """To whom a master hands over at once; 0: to none. Replica 2 says `said`. `asked`: by an order, to this one."""
+def successor(asked: int | None, *, has_lease: bool = True, **said: bool | str) -> int:
+    """To whom a master hands over at once; 0: to none. `asked`: by an order, to this one.
+
+    Replica 2 says `said`; without a lease it says nothing, although the master sends it the log.
+    """
     order = None if asked is None else SwitchoverOrder(id="o", to=asked)
     view = View(
         state=HELD,
@@ -37,7 +40,7 @@ def successor(asked: int | None, **said: bool) -> int:
         leader=Leader(id=1, epoch=4, incarnation="a.1"),
         leader_version=6,
         leader_is_mine=True,
-        members={2: msgspec.structs.replace(WHOLE, replica="b", **said), 3: WHOLE},
+        members={3: WHOLE} | ({2: msgspec.structs.replace(WHOLE, replica="b", **said)} if has_lease else {}),
         request=order,
         request_version=5,
     )
@@ -56,6 +59,13 @@ def test_a_master_does_not_hand_over_to_a_replica_that_would_not_be_elected(said
         assert successor(asked, **{said: True}) == 3
     assert successor(2) == 2
     assert successor(2, **{said: True}) == 0, "it refuses, and goes on"
+
+
+def test_a_master_does_not_hand_over_to_a_replica_that_cannot_be_elected_yet() -> None:
+    """Its process was suspended: its lease has ended, and it has not noticed. The old master would be elected again."""
+    assert successor(0, has_lease=False) == 3
+    assert successor(2, has_lease=False) == 0
+    assert successor(0, why="it is not healthy") == 3
 
 
 def standing(me: ReplicaState, other: Member) -> Decision:

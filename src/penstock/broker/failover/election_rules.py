@@ -441,12 +441,17 @@ def _lead(view: View, state: State, me: ReplicaState, my_id: int, now: float) ->
 def _hand_over(view: View, state: State, me: ReplicaState, my_id: int, now: float) -> Decision:
     """Hands over to a member of the set: refuses writes, waits until it has everything, and gives up the leadership.
 
-    A member that says that its log is lost, or has a gap, would not be elected.
+    Only a member that can be elected at once: one that has no key in the engine has no lease, for example because its
+    process was suspended, and one that says that its log is lost, or has a gap, would not be elected.
     """
     asked = 0 if view.request is None else view.request.to
-    unfit = {each for each, member in view.members.items() if member.lacking or member.damaged}
+    fit = {
+        each
+        for each, member in view.members.items()
+        if not (member.learner or member.lacking or member.damaged or member.why)
+    }
     others = {each: me.followers[each] for each in state.sync if each != my_id and each in me.followers}
-    there = {each: follower for each, follower in others.items() if follower.is_connected and each not in unfit}
+    there = {each: follower for each, follower in others.items() if follower.is_connected and each in fit}
     target = asked if asked in there else 0
     if not asked and there:
         target = max(there, key=lambda each: (there[each].offset, _priority(view, each), -each))
