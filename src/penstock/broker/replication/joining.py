@@ -122,7 +122,9 @@ class Joining:
             raise BadFrame(f"the logs are the same up to {common.end}, but the master says up to {answer.cut}")
         if common.end < theirs.begin or (common.end <= own.begin and not common.is_proved):
             why = f"the logs are the same up to {common.end} at most, and the master's begins at {theirs.begin}"
-            await self._cut(own, 0, theirs, why, at_master=common.end if common.is_proved else 0)
+            # The last message cannot be compared. Only of elected masters it is certain that an epoch had one of them.
+            is_certain = common.is_proved and self._link.expected_epoch is not None
+            await self._cut(own, 0, theirs, why, at_master=common.end if is_certain else 0)
         try:
             await compare_before(self._store, self._link, common.end, theirs.begin)
         except LogMismatch as error:

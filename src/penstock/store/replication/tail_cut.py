@@ -281,4 +281,4 @@ def _move_aside(files: Files, layout: Layout, kept: Path) -> str:
             files.rename(path, target)
             files.sync_folder(path.parent)
     files.sync_folder(kept)
-    return f"the store has nothing in common with the master's, and was moved to {kept}; all is copied again"
+    return f"the master's log cannot continue this one, so the store was moved to {kept}; all is copied again"
