@@ -8,7 +8,7 @@ last message before that offset. Then there are five cases:
 | is a prefix of the master's | the slave takes the master's epochs over, on disk, and follows |
 | has a part that the master's does not have | that part is kept in the quarantine; the next open cuts it |
 | has a gap, where the master's has messages | the log from there on is kept, cut, and copied again (`log_gaps`) |
-| has epochs, but nothing in common, or what is left ends before the master's begins | the next open moves all of it aside |
+| has epochs, but nothing in common, or nothing that the master's can continue | the next open moves all of it aside |
 | has no epochs, and is no prefix of the master's | nothing is changed, and an operator decides, as without epochs |
 
 Use everything here from the loop's thread only.
