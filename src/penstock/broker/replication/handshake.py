@@ -154,8 +154,8 @@ def masters_ranges(damage: Sequence[DamagedRange]) -> Ranges:
 
 
 def names_all(answer: Welcome) -> bool:
-    """Whether the master has named all its damaged ranges for certain."""
-    return answer.damage is not None and len(answer.damage) < MAX_ENTRIES
+    """Whether a master that names its damaged ranges has named all of them for certain."""
+    return len(answer.damage or ()) < MAX_ENTRIES
 
 
 def ranges_of(said: Hello | Welcome) -> list[DamagedRange]:
