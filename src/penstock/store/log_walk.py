@@ -115,14 +115,17 @@ def walk_range(
         position = reached
         if code not in (Reason.BLANK, Reason.STOP):
             broken = broken or (position, MISSING if is_missing_file(file) else Reason(code).name)
-            after = _next_begin(file, position + 1, stop, lets_go)
+            after = next_begin(file, position + 1, stop, lets_go=lets_go)
             count(after - position)
             position = after
     return FileWalk(end, newest, damage, None if broken is None else _range(base, broken, stop))
 
 
-def _next_begin(file: MappedFile, position: int, stop: int, lets_go: bool) -> int:
-    """Returns the first position in [position, stop) where a valid record or filler begins; `stop` if there is none."""
+def next_begin(file: MappedFile, position: int, stop: int, *, lets_go: bool = False) -> int:
+    """Returns the first position in [position, stop) where a valid record or filler begins; `stop` if there is none.
+
+    `lets_go` is as for `walk_range`.
+    """
     while position < stop:
         end = min(position + _PIECE, stop)
         found = next_valid(file.map.view, file.from_offset, position, end, file.map.written_ranges)

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import struct
+import threading
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,17 @@ from support.brokers import RunningBroker
 from support.clusters import ScriptedSlave, caught_up, log_bytes, master, same_log, slave
 from support.loopback import SOON_S, until
 
+from penstock.broker.replication import slave_connection
 from penstock.broker.replication.config_sync import MasterLink
 from penstock.broker.replication.handshake import EPOCH_FRAME, EPOCH_REPORT, LENGTH, Hello, Welcome, decode, encode
 from penstock.broker.replication.slave import MasterFollower
 from penstock.protocol.bodies.admin import HaConnection, HaElections, HaRuntimeInfo
 from penstock.protocol.codes import ResponseCode
-from penstock.store import BrokerRole, Message, PutStatus
-from penstock.store.replication.epochs import EpochEntry
+from penstock.store import BrokerRole, Message, MessageStore, PutStatus
+from penstock.store.damage_and_quarantine import DamagedRange
+from penstock.store.files.file_io import Files
+from penstock.store.replication.epochs import EpochEntry, EpochFile
+from penstock.store.replication.log_gaps import lacks_messages
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 SYNC = {"broker_role": "SYNC_MASTER", "slave_timeout": 60_000}
@@ -34,6 +40,11 @@ def put(broker: RunningBroker, *bodies: bytes) -> None:
 
 def bodies(broker: RunningBroker) -> list[bytes]:
     return [record.body for record in broker.store.get("orders", 0, 0).messages]
+
+
+def problem_of(broker: RunningBroker) -> str:
+    status = broker.broker.replication.status.now().ha_client_runtime_info
+    return "" if status is None else status.problem
 
 
 def sorted_by_id(status: HaRuntimeInfo) -> list[HaConnection]:
@@ -334,6 +345,7 @@ CONTRADICTIONS: tuple[dict[str, Any], ...] = (
     {"entries": [(0, 0)]},
     {"entries": [(1, -5)]},
     {"begin": 9, "end": 5},
+    {"damage": [(4 * number, 1) for number in range(1001)]},
 )
 
 
@@ -353,6 +365,33 @@ def test_a_handshake_that_makes_no_sense_ends_the_connection(run: Run, tmp_path:
             async with slave(tmp_path / "s", m) as s:
                 put(m, b"one")
                 await caught_up(m, s)
+
+    run(go())
+
+
+def test_a_master_stops_reading_its_log_for_a_slave_that_has_gone(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_reading, has_ended = threading.Event(), threading.Event()
+
+    def read(store: MessageStore, asked: object, is_wanted: Callable[[], bool]) -> list[DamagedRange]:
+        is_reading.set()
+        deadline = time.monotonic() + SOON_S
+        while is_wanted() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if not is_wanted():
+            has_ended.set()
+        return []
+
+    async def go() -> None:
+        monkeypatch.setattr(slave_connection, "damage_beside", read)
+        async with master(tmp_path / "m") as m:
+            impatient = await EpochSlave.open(m)
+            asking = asyncio.create_task(impatient.welcome(m))
+            await until(is_reading.is_set)
+            asking.cancel()
+            await impatient.close()
+            await until(has_ended.is_set)
 
     run(go())
 
@@ -454,6 +493,54 @@ def test_a_slave_that_fell_too_far_behind_is_moved_aside_and_copied(run: Run, tm
                 await caught_up(m, s)
                 same_log(s.store, m.store)
             assert list((tmp_path / "s" / "penstock" / "quarantine").glob("*/store-1-0/commitlog"))
+
+    run(go())
+
+
+@pytest.mark.parametrize("is_proved", [True, False], ids=["of the same history", "of another history"])
+def test_a_replica_that_was_away_longer_than_retention_comes_back_if_its_epochs_prove_that_nothing_is_lost(
+    run: Run, tmp_path: Path, is_proved: bool
+) -> None:
+    """Although it has acknowledged messages that the elected master has deleted since, in a later epoch."""
+
+    async def go() -> None:
+        async with master(tmp_path / "m", store=SYNC) as m, slave(tmp_path / "s", m) as s:
+            await until(lambda: m.store.watermarks.reports)
+            m.store.require_replicas(frozenset({1}))
+            put(m, b"acknowledged")
+            await caught_up(m, s)
+            await until(lambda: s.store.watermarks.visible == m.store.watermarks.appended)
+        if not is_proved:
+            forged = EpochFile(Files(), tmp_path / "m" / "epochFileCheckpoint")
+            forged.adopt((EpochEntry(2, 0),))
+        async with master(tmp_path / "m", store=SYNC) as m:
+            for _ in range(20):
+                put(m, b"x" * 9000)
+            m.store.catch_up()
+            m.store.log.queue.drop_first(forced=True)
+            where = m.broker.replication.listens_at
+            assert where is not None
+            log_address, client_address = (f"{host}:{port}" for host, port in (where, m.address))
+            said: list[str] = []
+            async with slave(tmp_path / "s", m) as s:
+                await until(lambda: "were acknowledged here" in problem_of(s))  # nobody was elected: no proof
+                s.broker.replication.on_cut(said.append)
+                await s.broker.replication.follow(log_address, client_address, m.store.role.epoch)
+                if not is_proved:
+                    await until(lambda: "were acknowledged here" in problem_of(s))
+                    await asyncio.sleep(0.2)
+                    assert not s.store.layout.cut.exists()
+                    return
+                await until(lambda: said)
+            with MessageStore.open(tmp_path / "s", s.store.settings, in_sync_set=True) as store:
+                assert not store.log.queue.files
+                assert lacks_messages(store), "it may still be in the sync set, and has nothing"
+            async with slave(tmp_path / "s", m) as s:
+                await s.broker.replication.follow(log_address, client_address, m.store.role.epoch)
+                await caught_up(m, s)
+                same_log(s.store, m.store)
+                await until(lambda: not lacks_messages(s.store))
+            assert list((tmp_path / "s" / "penstock" / "quarantine").glob("*/store-*/commitlog"))
 
     run(go())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from support.brokers import RunningBroker
 from support.clusters import FILE, caught_up, log_bytes, master, same_log, slave
 from support.loopback import until
 
+from penstock.broker.replication import handshake, slave_connection
 from penstock.store import Message, MessageStore
-from penstock.store.replication.log_gaps import lacks_messages, log_damage
+from penstock.store.damage_and_quarantine import DamagedRange
+from penstock.store.replication.log_gaps import begin_mending, first_gap, lacks_messages, log_damage
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 SYNC = {"broker_role": "SYNC_MASTER", "slave_timeout": 60_000}
@@ -35,10 +38,14 @@ def numbers(store: MessageStore) -> list[int]:
     return found
 
 
-def lose_page(store: Path, number: int, *, queues: bool = False) -> None:
+def log_file(store: Path, number: int) -> Path:
+    return store / "commitlog" / f"{number * FILE:020}"
+
+
+def lose_page(store: Path, number: int, *, file: int = 0, queues: bool = False) -> None:
     """Leaves a closed store as a power loss can: a page of the log did not reach the disk; perhaps no unit did."""
     (store / "abort").touch()
-    with (store / "commitlog" / f"{0:020}").open("r+b") as log:
+    with log_file(store, file).open("r+b") as log:
         log.seek(number * PAGE)
         log.write(bytes(PAGE))
     if queues:
@@ -47,14 +54,30 @@ def lose_page(store: Path, number: int, *, queues: bool = False) -> None:
                 file.write_bytes(bytes(file.stat().st_size))
 
 
-async def pair(tmp_path: Path) -> None:
-    """A master "m" and its slave "s", which have the same log."""
+async def pair(tmp_path: Path, *, files: int = 1) -> None:
+    """A master "m" and its slave "s", which have the same log, and have acknowledged all of it."""
     async with master(tmp_path / "m", store=SYNC) as m, slave(tmp_path / "s", m) as s:
         await until(lambda: m.store.watermarks.reports)
         m.store.require_replicas(frozenset({1}))
-        put(m, 0, COUNT)
+        put(m, 0, files * COUNT)
         await caught_up(m, s)
-        assert m.store.watermarks.appended < FILE
+        assert len(m.store.log.queue.files) == files
+        assert not lacks_messages(s.store)
+
+
+async def mended(tmp_path: Path, m: RunningBroker) -> None:
+    """The slave "s" is cut, and has its master's log again after the next start; meanwhile it is not whole."""
+    said: list[str] = []
+    async with slave(tmp_path / "s", m) as s:
+        s.broker.replication.on_cut(said.append)
+        await until(lambda: said)
+    with MessageStore.open(tmp_path / "s", s.store.settings, in_sync_set=True) as store:
+        assert lacks_messages(store), "it must not be elected: the master may be gone"
+    async with slave(tmp_path / "s", m) as s:
+        await caught_up(m, s)
+        same_log(s.store, m.store)
+        await until(lambda: m.store.watermarks.reports.get(1) == m.store.watermarks.appended)
+        assert not log_damage(s.store)
         assert not lacks_messages(s.store)
 
 
@@ -209,5 +232,167 @@ def test_a_slave_with_a_gap_and_no_room_to_keep_its_tail_follows_and_does_not_co
             assert "quarantineMaxBytes allows 1000" in caplog.text
             assert not m.store.watermarks.connected_slaves
             assert lacks_messages(s.store)
+
+    run(go())
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["of a log", "of a log whose first file is deleted"])
+def test_a_slave_with_a_gap_at_the_start_copies_everything_again(run: Run, tmp_path: Path, first: int) -> None:
+    async def go() -> None:
+        await pair(tmp_path, files=3)
+        for name in ("m", "s"):
+            for number in range(first):
+                log_file(tmp_path / name, number).unlink()
+        lose_page(tmp_path / "s", 0, file=first)
+        async with master(tmp_path / "m", store=SYNC) as m:
+            m.store.require_replicas(frozenset({1}))
+            await mended(tmp_path, m)
+            assert list((tmp_path / "s" / "penstock" / "quarantine").glob("*/store-*/commitlog"))
+
+    run(go())
+
+
+def test_a_gap_that_begins_before_the_masters_log_does_is_mended(run: Run, tmp_path: Path) -> None:
+    """The slave lost its second and its third file, and retention has deleted the first two of the master's."""
+
+    async def go() -> None:
+        await pair(tmp_path, files=4)
+        for number in (1, 2):
+            lose_page(tmp_path / "s", 0, file=number)
+            log_file(tmp_path / "s", number).write_bytes(bytes(FILE))
+        for number in (0, 1):
+            log_file(tmp_path / "m", number).unlink()
+        async with master(tmp_path / "m", store=SYNC) as m:
+            m.store.require_replicas(frozenset({1}))
+            await mended(tmp_path, m)
+
+    run(go())
+
+
+def test_a_slave_whose_first_file_is_there_and_empty_is_sent_the_whole_log(run: Run, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m") as m:
+            put(m, 0, 3 * COUNT)
+            log_file(tmp_path / "s", 0).parent.mkdir(parents=True)
+            log_file(tmp_path / "s", 0).write_bytes(bytes(FILE))
+            async with slave(tmp_path / "s", m) as s:
+                await caught_up(m, s)
+                same_log(s.store, m.store)
+
+    run(go())
+
+
+def test_a_slave_does_not_cut_its_log_for_a_master_that_does_not_say_where_it_is_damaged(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master of an earlier version: both may have the same damage, and the slave would cut at every start."""
+
+    async def go() -> None:
+        await pair(tmp_path)
+        for name in ("m", "s"):
+            lose_page(tmp_path / name, 5)
+        monkeypatch.setattr(slave_connection, "masters_ranges", lambda damage: None)
+        async with master(tmp_path / "m", store=SYNC) as m:
+            put(m, COUNT, 1)
+            async with slave(tmp_path / "s", m) as s:
+                await until(lambda: s.store.watermarks.appended == m.store.watermarks.appended)
+                same_log(s.store, m.store)
+            assert not (tmp_path / "s" / "penstock" / "quarantine").exists()
+
+    run(go())
+
+
+def test_the_damaged_ranges_of_a_slave_are_not_compared_on_the_masters_loop(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def compare(*ranges: Any) -> DamagedRange | None:
+        threads.append(threading.current_thread())
+        return first_gap(*ranges)
+
+    async def go() -> None:
+        await pair(tmp_path)
+        lose_page(tmp_path / "s", 5)
+        monkeypatch.setattr(slave_connection, "first_gap", compare)
+        async with master(tmp_path / "m", store=SYNC) as m, slave(tmp_path / "s", m):
+            await until(lambda: threads)
+            assert threading.current_thread() not in threads
+
+    run(go())
+
+
+@pytest.mark.parametrize("name", ["s", "empty"])
+def test_a_cut_replica_is_whole_when_it_has_all_that_its_new_master_has(run: Run, tmp_path: Path, name: str) -> None:
+    """It was cut as the slave of an earlier master, whose log reached further than that of the elected one."""
+
+    async def go() -> None:
+        await pair(tmp_path)
+        async with master(tmp_path / "m", store=SYNC) as m:
+            end = m.store.watermarks.appended
+            settings = m.store.settings.with_changes(broker_role="SLAVE")
+            with MessageStore.open(tmp_path / name, settings) as store:
+                begin_mending(store, store.watermarks.appended, end + 1000)
+                assert lacks_messages(store)
+            async with slave(tmp_path / name, m) as s:
+                await until(lambda: not lacks_messages(s.store))
+                assert s.store.watermarks.appended == end
+
+    run(go())
+
+
+def test_both_sides_agree_on_a_slave_with_more_damage_than_a_handshake_can_name(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        await pair(tmp_path)
+        monkeypatch.setattr(handshake, "_SENT_RANGES", 1)
+        for page in (5, 9):
+            lose_page(tmp_path / "m", page)
+            lose_page(tmp_path / "s", page)
+        async with master(tmp_path / "m", store=SYNC) as m, slave(tmp_path / "s", m) as s:
+            put(m, COUNT, 1)
+            await until(lambda: s.store.watermarks.appended == m.store.watermarks.appended)
+            assert "2 damaged ranges, as the master's: too many for a handshake" in caplog.text
+            assert [each.is_learner for each in m.broker.replication.replicas()] == [True]
+            assert lacks_messages(s.store), "it neither acknowledges nor stands for election"
+            assert not s.store.layout.cut.exists()
+
+    run(go())
+
+
+def test_a_gap_among_more_damage_than_a_handshake_can_name_is_mended(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go() -> None:
+        await pair(tmp_path)
+        monkeypatch.setattr(handshake, "_SENT_RANGES", 1)
+        for page in (5, 9):
+            lose_page(tmp_path / "s", page)
+        async with master(tmp_path / "m", store=SYNC) as m:
+            m.store.require_replicas(frozenset({1}))
+            await mended(tmp_path, m)
+
+    run(go())
+
+
+def test_a_gap_is_left_alone_if_the_master_has_more_damage_than_it_can_name(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Perhaps it is damaged where this log is whole: then a cut would lose messages."""
+
+    async def go() -> None:
+        await pair(tmp_path)
+        monkeypatch.setattr(handshake, "MAX_ENTRIES", 1)
+        for page in (3, 9):
+            lose_page(tmp_path / "m", page)
+        for page in (3, 5):
+            lose_page(tmp_path / "s", page)
+        async with master(tmp_path / "m", store=SYNC) as m, slave(tmp_path / "s", m) as s:
+            await until(lambda: m.broker.replication.replicas())
+            assert "more damaged ranges than a handshake can name" in caplog.text
+            assert [each.is_learner for each in m.broker.replication.replicas()] == [True]
+            assert lacks_messages(s.store)
+            assert not s.store.layout.cut.exists()
 
     run(go())

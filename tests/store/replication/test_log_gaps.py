@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import shutil
+import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from support.stores import StoreHome
 
+from penstock.errors import StoreFailed
 from penstock.store import BrokerRole, Message, MessageStore
 from penstock.store.damage_and_quarantine import DamagedRange
+from penstock.store.replication import log_gaps
 from penstock.store.replication.log_gaps import (
     accept_all_gaps,
     accept_gaps,
@@ -17,6 +22,7 @@ from penstock.store.replication.log_gaps import (
     damage_beside,
     first_gap,
     lacks_messages,
+    limit_mending,
     log_damage,
     without,
 )
@@ -113,8 +119,7 @@ def test_a_log_that_was_cut_at_a_gap_lacks_messages_until_it_is_as_long_as_befor
     with replica.open(**SLAVE) as store:
         (gap,), end = log_damage(store), store.watermarks.appended
         assert numbers(replica, store) != list(range(COUNT))
-        begin_mending(store, gap.physical_offset, end)
-        prepare_cut(store, CutPlan(gap.physical_offset, "10.0.0.8:10912", 1, "a gap"))
+        prepare_cut(store, CutPlan(gap.physical_offset, "10.0.0.8:10912", 1, "a gap", end))
     with master.open() as source, replica.open(**SLAVE) as store:
         assert store.watermarks.appended == gap.physical_offset
         assert log_damage(store) == []
@@ -141,3 +146,103 @@ def test_units_for_lost_messages_at_the_end_of_a_slaves_queue_come_back_without_
         replica.mark_crashed()
         with replica.open(**SLAVE) as store:
             assert [store.max_offset(topic, 0) for topic in ("busy", "rare")] == ends
+
+
+def test_the_ranges_of_a_long_handshake_are_compared_in_one_pass() -> None:
+    """With a search through all others for each range this takes minutes."""
+    own = ranges(*((4 * number, 4 * number + 2) for number in range(20_000)))
+    others = ranges(*((4 * number, 4 * number + 1) for number in range(20_000)))
+    began = time.process_time()
+    assert without(own, others) == ranges(*((4 * number + 1, 4 * number + 2) for number in range(20_000)))
+    assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_ranges_without_others_are_as_if_computed_byte_by_byte(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def some() -> list[DamagedRange]:
+        begins = [chance.randrange(60) for _ in range(chance.randrange(8))]
+        return ranges(*((begin, begin + chance.randrange(12)) for begin in begins))
+
+    def covered(damage: list[DamagedRange]) -> set[int]:
+        return {byte for each in damage for byte in range(each.physical_offset, each.end)}
+
+    own, others = some(), some()
+    left = without(own, others)
+    assert covered(left) == covered(own) - covered(others)
+    assert all(each.size for each in left)
+    assert all(before.end <= after.physical_offset for before, after in pairwise(left))
+
+
+def test_a_master_looks_no_further_than_the_first_message_of_what_a_slave_lacks(
+    master: StoreHome, replica: StoreHome
+) -> None:
+    """A slave waits for the answer, and may lack a whole file."""
+    with replica.open(**SLAVE) as store:
+        (gap,), end = log_damage(store), store.watermarks.appended
+    with master.open() as store:
+        master.write(master.log_files()[0], 5 * 4096, bytes(4096))  # it does not know that yet
+        assert damage_beside(store, ranges((0, end))) == [], "it has the first message, so there is a gap"
+        asked = ranges((gap.physical_offset, end))
+        assert pairs_of(damage_beside(store, asked)) == [(gap.physical_offset, gap.end)]
+
+
+def test_a_master_reads_a_limited_part_of_its_log_for_a_slave(
+    master: StoreHome, replica: StoreHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with replica.open(**SLAVE) as store:
+        (gap,) = log_damage(store)
+    with master.open() as store:
+        master.write(master.log_files()[0], 5 * 4096, bytes(4096))
+        asked = ranges((gap.physical_offset, gap.physical_offset + 500), (gap.physical_offset + 600, gap.end))
+        monkeypatch.setattr(log_gaps, "_MAX_CHECKED", 700)
+        found = pairs_of(damage_beside(store, asked))
+        begin = gap.physical_offset
+        assert found == [(begin, begin + 500), (begin + 600, begin + 800)], "the rest counts as whole"
+        answers = iter([True, False])
+        assert pairs_of(damage_beside(store, asked, lambda: next(answers))) == [(begin, begin + 500)]
+
+
+def test_what_a_master_knows_to_be_damaged_is_not_read_again(
+    replica: StoreHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with replica.open() as store:
+        (gap,) = log_damage(store)
+        monkeypatch.setattr(log_gaps, "next_begin", lambda *_: pytest.fail("it reads its log"))
+        assert damage_beside(store, [gap]) == [gap]
+
+
+def test_a_log_that_was_cut_need_not_reach_further_than_its_new_master(replica: StoreHome) -> None:
+    """The master was elected: what lies behind its end was acknowledged by nobody."""
+    with replica.open(**SLAVE) as store:
+        end = store.watermarks.appended
+        accept_gaps(store, log_damage(store))
+        begin_mending(store, end, end + 1000)
+        assert lacks_messages(store)
+        limit_mending(store, end + 500)
+        assert lacks_messages(store), "the master has more"
+        limit_mending(store, end + 900)
+        limit_mending(store, end)
+        assert not lacks_messages(store)
+
+
+def test_a_store_that_was_moved_aside_lacks_messages_until_it_has_them_again(replica: StoreHome) -> None:
+    with replica.open(**SLAVE) as store:
+        end = store.watermarks.appended
+        accept_gaps(store, log_damage(store))
+        prepare_cut(store, CutPlan(None, "10.0.0.8:10912", 1, "a gap", end))
+        assert lacks_messages(store)
+    with replica.open(**SLAVE) as store:
+        assert not store.log.queue.files
+        assert not store.report.damage
+        assert lacks_messages(store), "an empty replica is not whole"
+
+
+def test_a_cut_without_room_leaves_the_note_of_the_gaps_as_it_was(replica: StoreHome) -> None:
+    with replica.open(quarantine_max_bytes=1000, **SLAVE) as store:
+        (gap,) = log_damage(store)
+        accept_gaps(store, [gap])
+        with pytest.raises(StoreFailed, match="quarantineMaxBytes"):
+            prepare_cut(store, CutPlan(gap.physical_offset, "10.0.0.8:10912", 1, "a gap", gap.end))
+        assert not lacks_messages(store)

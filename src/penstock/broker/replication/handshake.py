@@ -51,6 +51,7 @@ _SENT_ENTRIES: Final = 1000
 """The newest epochs are enough: a log that has none of them in common is far too old."""
 
 _SENT_RANGES: Final = 1000
+"""The damaged ranges that a slave names at most."""
 _SAID: Final = "SAID"
 """The reason of a damaged range of which only the other side knows."""
 
@@ -59,7 +60,7 @@ Name = Annotated[str, msgspec.Meta(max_length=255)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Epoch = Annotated[int, msgspec.Meta(ge=0, le=MAX_EPOCH)]
 Pairs = Annotated[list[tuple[int, int]], msgspec.Meta(max_length=MAX_ENTRIES)]
-Ranges = Annotated[list[tuple[Offset, Offset]], msgspec.Meta(max_length=MAX_ENTRIES)]
+Ranges = list[tuple[Offset, Offset]]
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +80,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     end: Offset
     learner: bool = False
     """Whether it follows without ever counting for an acknowledgement."""
-    damage: Ranges = []
+    damage: Annotated[Ranges, msgspec.Meta(max_length=_SENT_RANGES)] = []
     """The damaged ranges of its log: physical offset and size. Where the master has more, it counts for nothing."""
 
 
@@ -94,8 +95,11 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     end: Offset = 0
     cut: Offset = 0
     """Physical offset up to which both logs are the same, by their epochs."""
-    damage: Ranges = []
-    """The damaged ranges of the master's log: those that it knows of, and those of the slave's that it has, too."""
+    damage: Annotated[Ranges, msgspec.Meta(max_length=MAX_ENTRIES)] | None = None
+    """The damaged ranges of the master's log: those that it knows of, and those of the slave's that it has, too.
+
+    None: the master is older than this field, and no gap can be told from damage that both logs have.
+    """
     why: Annotated[str, msgspec.Meta(max_length=1000)] = ""
     """Why the slave may not follow; empty if it may."""
 
@@ -127,22 +131,36 @@ def sent_entries(entries: Entries) -> Entries:
     return entries[-_SENT_ENTRIES:]
 
 
-def slaves_ranges(damage: Sequence[DamagedRange]) -> list[tuple[int, int]]:
-    """Returns a slave's damaged ranges, in log order, for its Hello. One range stands for the last ones, if many."""
-    pairs = [(each.physical_offset, each.size) for each in damage[:_SENT_RANGES]]
-    if len(damage) > _SENT_RANGES:
-        pairs[-1] = pairs[-1][0], damage[-1].end - pairs[-1][0]
-    return pairs
+def named_ranges(damage: Sequence[DamagedRange]) -> Sequence[DamagedRange]:
+    """Returns a slave's damaged ranges, in log order, as its Hello names them.
+
+    If there are too many, one range stands for the last ones and for the messages between them. So both sides must
+    compare these ranges: otherwise a slave counts itself as whole, and its master does not.
+    """
+    if len(damage) <= _SENT_RANGES:
+        return damage
+    *named, last = damage[:_SENT_RANGES]
+    return [*named, DamagedRange(last.physical_offset, damage[-1].end - last.physical_offset, last.reason)]
 
 
-def masters_ranges(damage: Sequence[DamagedRange]) -> list[tuple[int, int]]:
-    """Returns a master's damaged ranges, in log order, for its Welcome: the first ones, if many."""
+def slaves_ranges(damage: Sequence[DamagedRange]) -> Ranges:
+    """Returns a slave's damaged ranges, in log order, for its Hello."""
+    return [(each.physical_offset, each.size) for each in named_ranges(damage)]
+
+
+def masters_ranges(damage: Sequence[DamagedRange]) -> Ranges:
+    """Returns a master's damaged ranges, in log order, for its Welcome: the first ones, if many (`names_all`)."""
     return [(each.physical_offset, each.size) for each in damage[:MAX_ENTRIES]]
 
 
+def names_all(answer: Welcome) -> bool:
+    """Whether a master that names its damaged ranges has named all of them for certain."""
+    return len(answer.damage or ()) < MAX_ENTRIES
+
+
 def ranges_of(said: Hello | Welcome) -> list[DamagedRange]:
-    """Returns the other side's damaged ranges."""
-    return [DamagedRange(offset, size, _SAID) for offset, size in said.damage]
+    """Returns the other side's damaged ranges, as far as it has named them."""
+    return [DamagedRange(offset, size, _SAID) for offset, size in said.damage or ()]
 
 
 def history_of(said: Hello | Welcome) -> LogHistory:

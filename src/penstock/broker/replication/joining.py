@@ -8,7 +8,7 @@ last message before that offset. Then there are five cases:
 | is a prefix of the master's | the slave takes the master's epochs over, on disk, and follows |
 | has a part that the master's does not have | that part is kept in the quarantine; the next open cuts it |
 | has a gap, where the master's has messages | the log from there on is kept, cut, and copied again (`log_gaps`) |
-| has epochs, but nothing in common, or ends before the master's begins | the next open moves all of it aside |
+| has epochs, but nothing in common, or nothing that the master's can continue | the next open moves all of it aside |
 | has no epochs, and is no prefix of the master's | nothing is changed, and an operator decides, as without epochs |
 
 Use everything here from the loop's thread only.
@@ -18,14 +18,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 
 from penstock.broker.replication.config_sync import LogMismatch, Master, MasterLink, check_same_log, compare_before
-from penstock.broker.replication.handshake import Hello, Welcome, history_of, ranges_of, sent_entries, slaves_ranges
+from penstock.broker.replication.handshake import (
+    Hello,
+    Welcome,
+    history_of,
+    named_ranges,
+    names_all,
+    ranges_of,
+    sent_entries,
+    slaves_ranges,
+)
 from penstock.errors import BadFrame, PenstockError, StoreFailed
 from penstock.store.damage_and_quarantine import inside
 from penstock.store.message_store import MessageStore
 from penstock.store.replication.divergence import Common, LogHistory, find_common
-from penstock.store.replication.log_gaps import accept_gaps, begin_mending, first_gap, log_damage, without
+from penstock.store.replication.log_gaps import accept_gaps, first_gap, limit_mending, log_damage, without
 from penstock.store.replication.replica_identity import replica_identity
 from penstock.store.replication.tail_cut import CutPlan, prepare_cut
 
@@ -84,6 +94,7 @@ class Joining:
                 await self._compare(own, theirs, answer)
             else:
                 await check_same_log(self._store, self._link, master)
+        await asyncio.to_thread(limit_mending, self._store, theirs.end)
         await asyncio.to_thread(self._store.roles.follow_epochs, theirs.entries)
         return answer.epoch
 
@@ -111,18 +122,22 @@ class Joining:
             raise BadFrame(f"the logs are the same up to {common.end}, but the master says up to {answer.cut}")
         if common.end < theirs.begin or (common.end <= own.begin and not common.is_proved):
             why = f"the logs are the same up to {common.end} at most, and the master's begins at {theirs.begin}"
-            await self._cut(own, None, answer, why)
+            # The last message cannot be compared. Only of elected masters it is certain that an epoch had one of them.
+            is_certain = common.is_proved and self._link.expected_epoch is not None
+            await self._cut(own, 0, theirs, why, at_master=common.end if is_certain else 0)
         try:
             await compare_before(self._store, self._link, common.end, theirs.begin)
         except LogMismatch as error:
             if common.is_proved:
                 raise
-            await self._cut(own, None, answer, str(error))
-        await self._mend(theirs, common, answer)
+            await self._cut(own, 0, theirs, str(error), at_master=0)
+        if answer.damage is not None:
+            await self._mend(own, theirs, common, answer)
         if common.end < own.end:
-            await self._cut(own, common.end, answer, f"the master's log parts from this one at {common.end}")
+            why = f"the master's log parts from this one at {common.end}"
+            await self._cut(own, common.end, theirs, why, at_master=common.end)
 
-    async def _mend(self, theirs: LogHistory, common: Common, answer: Welcome) -> None:
+    async def _mend(self, own: LogHistory, theirs: LogHistory, common: Common, answer: Welcome) -> None:
         """Has the log cut at its first gap, if the master has what is missing there, so that it is sent again.
 
         Raises CutNeeded then. Whatever was acknowledged here: the epochs prove that the master has all that is cut
@@ -132,23 +147,30 @@ class Joining:
         """
         store, masters = self._store, ranges_of(answer)
         damage = log_damage(store)
+        if first_gap(named_ranges(damage), masters, theirs.begin, common.end) is None:
+            await asyncio.to_thread(accept_gaps, store, inside(damage, 0, common.end))
+            return
         gap = first_gap(damage, masters, theirs.begin, common.end)
         if gap is None:
-            await asyncio.to_thread(accept_gaps, store, inside(damage, 0, common.end))
+            log.error(
+                "this log has %d damaged ranges, as the master's: too many for a handshake, so this slave counts for "
+                "no acknowledgement; run `penstock store repair` on the master's store",
+                len(damage),
+            )
             return
         at, marks = gap.physical_offset, store.watermarks
         why = f"this log has a gap of {gap.size} bytes at {at}, and the master has what is missing there"
         if not common.is_proved:
             problem = "no common epoch proves that the logs are the same"
+        elif not names_all(answer):
+            problem = "the master's log has more damaged ranges than a handshake can name"
         elif only_here := without(inside(masters, at, common.end), damage):
             problem = f"the master's log is damaged, too, at {only_here[0].physical_offset}, where this one is whole"
         elif marks.is_limited and marks.visible > common.end:
             return  # the cut at the common end is refused
         else:
-            plan = CutPlan(at, self._link.log_address, answer.epoch, why)
             try:
-                await asyncio.to_thread(begin_mending, store, at, common.end)
-                folder = await asyncio.to_thread(prepare_cut, store, plan)
+                folder = await self._set_aside(own, at, theirs, why, mended_to=common.end)
             except StoreFailed as error:
                 problem = str(error)
             else:
@@ -158,15 +180,36 @@ class Joining:
                 )
         log.error("%s; it is not copied again, and this slave counts for no acknowledgement: %s", why, problem)
 
-    async def _cut(self, own: LogHistory, offset: int | None, answer: Welcome, why: str) -> None:
-        """Sets aside what has to be cut. Raises CutNeeded, or LogMismatch if an operator has to decide."""
+    async def _cut(self, own: LogHistory, offset: int, theirs: LogHistory, why: str, *, at_master: int) -> None:
+        """Sets aside what has to be cut. Raises CutNeeded, or LogMismatch if an operator has to decide.
+
+        Up to `at_master` both logs are the same: what the master does not have of that, its retention has deleted. So
+        what was acknowledged before that offset is not lost by the cut.
+        """
         marks = self._store.watermarks
-        if marks.is_limited and marks.visible > (offset or 0) and not self.accept_loss:
+        if marks.is_limited and marks.visible > at_master and not self.accept_loss:
             raise LogMismatch(
                 f"{why}, but messages up to {marks.visible} were acknowledged here: the new master lacks them; nothing "
                 "is cut; make this broker the master, or decide that they may be lost"
             )
-        plan = CutPlan(offset, self._link.log_address, answer.epoch, why)
-        folder = await asyncio.to_thread(prepare_cut, self._store, plan)
-        size = own.end - (own.begin if offset is None else offset)
+        folder = await self._set_aside(own, offset, theirs, why)
+        size = own.end - max(own.begin, offset)
         raise CutNeeded(f"{why}: {size} bytes are kept in {folder}, and are cut when this broker starts again")
+
+    async def _set_aside(
+        self, own: LogHistory, offset: int, theirs: LogHistory, why: str, *, mended_to: int = 0
+    ) -> Path:
+        """Keeps the log from `offset` on, and has it cut. Returns the folder of the copy. Raises StoreFailed.
+
+        If nothing would be left that the master's log can continue, all is moved aside: only an empty store is sent the
+        master's log from its begin. Such a store lacks messages until it has reached the end of the master's log.
+        """
+        is_whole = offset <= own.begin or offset < theirs.begin
+        plan = CutPlan(
+            None if is_whole else offset,
+            self._link.log_address,
+            theirs.entries[-1].epoch,
+            why,
+            theirs.end if is_whole else mended_to,
+        )
+        return await asyncio.to_thread(prepare_cut, self._store, plan)

@@ -309,10 +309,10 @@ class LogReceiver:
     def _position(self) -> int:
         """The offset to report: the end of this slave's log, under SYNC_FLUSH only as far as it is on disk.
 
-        An empty slave of a Penstock master reports EVERYTHING until bytes arrive. If it reported 0, a slow master that
-        reads several reports at once would take the 0 as a request for its last file only.
+        A slave of a Penstock master whose log ends at 0 reports EVERYTHING until bytes arrive, also if its first file
+        exists already. If it reported 0, the master would take that as a request for its last file only.
         """
-        if self._master.is_penstock and self._log.is_empty:
+        if self._master.is_penstock and not self._log.end:
             return EVERYTHING
         return min(self._store.watermarks.stored, self._log.end)
 

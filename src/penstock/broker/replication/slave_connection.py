@@ -71,39 +71,52 @@ class MasterNames(NamedTuple):
     broker: str
 
 
-def welcome(store: MessageStore, names: MasterNames, hello: Hello) -> Welcome:
+class Answer(NamedTuple):
+    """A master's answer to a handshake, and what it has learnt of the slave."""
+
+    welcome: Welcome
+    lacks_part: bool = False
+    """Whether the slave lacks a part of the log, before the end of what both have, that this master has."""
+
+
+def welcome(
+    store: MessageStore, names: MasterNames, hello: Hello, is_wanted: Callable[[], bool] = lambda: True
+) -> Answer:
     """Answers a slave's handshake. May wait for the disk: the first one begins the epoch. Raises StoreFailed.
 
-    Raises BadFrame if the slave's epochs contradict themselves.
+    Raises BadFrame if the slave's epochs contradict themselves. If `is_wanted` returns False meanwhile, the answer
+    comes soon, and is of no use.
     """
     theirs = history_of(hello)
     if (hello.cluster, hello.broker) != names:
-        return Welcome(
-            why=f"it belongs to {hello.broker} of {hello.cluster}, and this master is {names.broker} of {names.cluster}"
+        return Answer(
+            Welcome(
+                why=f"it belongs to {hello.broker} of {hello.cluster}, and this master is {names.broker} of "
+                f"{names.cluster}"
+            )
         )
     epoch = store.roles.begin_epoch()
     if hello.epoch > epoch:
-        return Welcome(
-            epoch=epoch,
-            why=f"it knows epoch {hello.epoch}, and this master is in epoch {epoch}: another broker became master "
-            "since; restart this one as its slave, or as a master if it is to be one",
+        return Answer(
+            Welcome(
+                epoch=epoch,
+                why=f"it knows epoch {hello.epoch}, and this master is in epoch {epoch}: another broker became master "
+                "since; restart this one as its slave, or as a master if it is to be one",
+            )
         )
     begin, end = max(store.log.min_offset, 0), store.watermarks.stored
     own = LogHistory(sent_entries(store.epochs.entries), begin, max(begin, end))
-    return Welcome(
+    answer = Welcome(
         replica=replica_identity(store.engine.io, store.layout),
         epoch=epoch,
         entries=[(entry.epoch, entry.start) for entry in own.entries],
         begin=own.begin,
         end=own.end,
         cut=find_common(theirs, own).end,
-        damage=masters_ranges(damage_beside(store, ranges_of(hello))),
+        damage=masters_ranges(damage_beside(store, ranges_of(hello), is_wanted)),
     )
-
-
-def lacks_part(hello: Hello, answer: Welcome) -> bool:
-    """Whether a slave lacks a part of the log, before the end of what both have, that its master has."""
-    return first_gap(ranges_of(hello), ranges_of(answer), answer.begin, answer.cut) is not None
+    gap = first_gap(ranges_of(hello), ranges_of(answer), answer.begin, answer.cut)
+    return Answer(answer, lacks_part=gap is not None)
 
 
 class SlaveConnection(asyncio.Protocol):
@@ -305,24 +318,25 @@ class SlaveConnection(asyncio.Protocol):
         except BadFrame as error:
             self.drop(str(error))
             return
-        answer = self._loop.run_in_executor(self._threads, welcome, self._store, self._names, self.hello)
+        answer = self._loop.run_in_executor(
+            self._threads, welcome, self._store, self._names, self.hello, lambda: self._is_open
+        )
         answer.add_done_callback(self._on_welcome)
 
-    def _on_welcome(self, answer: asyncio.Future[Welcome]) -> None:
+    def _on_welcome(self, answer: asyncio.Future[Answer]) -> None:
         if answer.cancelled() or not self._is_open:
             return
         error = answer.exception()
         if error is not None:
             self.drop(str(error) if isinstance(error, PenstockError) else repr(error))
             return
-        result = answer.result()
+        result, self._lacks_part = answer.result()
         self._write(encode(result))
         if result.why:
             log.warning("%s may not follow: %s", self, result.why)
             self.end()
             return
-        if self.hello is not None and lacks_part(self.hello, result):
-            self._lacks_part = True
+        if self._lacks_part:
             log.warning("%s has a gap in its log: until it is mended, its reports acknowledge nothing", self)
         self._on_hello(self)
         self.epoch, self._is_shaking_hands = result.epoch, False

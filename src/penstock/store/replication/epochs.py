@@ -13,7 +13,10 @@ writer. It replaces the file as a whole and syncs it, and keeps the former one a
 or the new one. Callers write an entry before the first byte of its epoch is appended.
 
 An entry that starts where the last one starts replaces it, because nothing was written in the epoch before. RocketMQ 5
-keeps the older one, so that two masters may have written the same (epoch, start). Thread-safe.
+keeps the older one, so that two masters may have written the same (epoch, start).
+
+Entries of a part of the log that retention has deleted stay, up to MAX_ENTRIES of them: by these a replica that comes
+back late can prove that the log once had all that the replica has. Thread-safe.
 """
 
 from __future__ import annotations
@@ -94,12 +97,6 @@ def without_tail(entries: Entries, end: int) -> Entries:
     return tuple(entry for entry in entries if entry.start < end)
 
 
-def without_head(entries: Entries, begin: int) -> Entries:
-    """Returns the entries of a log that begins at `begin`, because retention deleted what was before."""
-    first = max((at for at, entry in enumerate(entries) if entry.start <= begin), default=0)
-    return entries[first:]
-
-
 class EpochFile:
     """The epochs of one store, in memory and on disk."""
 
@@ -158,11 +155,6 @@ class EpochFile:
         """Removes the epochs of a log that was cut at `end`. Raises StoreFailed."""
         with self._gate:
             self._write(without_tail(self.entries, end))
-
-    def trim(self, begin: int) -> None:
-        """Removes the epochs that lie wholly before `begin`, where the log begins now. Raises StoreFailed."""
-        with self._gate:
-            self._write(without_head(self.entries, begin))
 
     def _write(self, entries: Entries) -> None:
         if entries == self.entries:

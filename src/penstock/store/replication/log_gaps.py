@@ -17,21 +17,20 @@ What `penstock store repair` has covered with placeholders is no damage any more
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from penstock.store.damage_and_quarantine import DamagedRange, inside, merged, merged_by_file
 from penstock.store.files.atomic_files import Natural, read_checksummed, write_checksummed
-from penstock.store.log_walk import NO_DOUBT, still_damaged
+from penstock.store.log_walk import next_begin
 
 if TYPE_CHECKING:
     from penstock.store.message_store import MessageStore
 
-_MAX_CHECKED: Final = 4 << 30
-"""Bytes of its log that a master reads at most for one slave. What lies after them counts as whole."""
-
+_MAX_CHECKED: Final = 256 << 20
+"""Bytes of damage that a master reads at most for one slave, which waits. What lies after them counts as whole."""
 
 _GATE: Final = threading.Lock()
 """Held while the file is read and replaced: a keeper's thread does so while the loop's joins a master."""
@@ -51,12 +50,15 @@ class _GapNote(msgspec.Struct, frozen=True):
 def without(ranges: Iterable[DamagedRange], others: Sequence[DamagedRange]) -> list[DamagedRange]:
     """Returns the parts of the ranges that lie in none of the others, in log order."""
     left: list[DamagedRange] = []
+    parts, at = merged(others), 0
     for each in merged(ranges):
         begin = each.physical_offset
-        for part in inside(others, begin, each.end):
-            if begin < part.physical_offset:
-                left.append(DamagedRange(begin, part.physical_offset - begin, each.reason))
-            begin = part.end
+        while begin < each.end and at < len(parts) and parts[at].physical_offset < each.end:
+            if begin < parts[at].physical_offset:
+                left.append(DamagedRange(begin, parts[at].physical_offset - begin, each.reason))
+            begin = max(begin, parts[at].end)
+            if begin < each.end:  # otherwise the part may reach into the next range
+                at += 1
         if begin < each.end:
             left.append(DamagedRange(begin, each.end - begin, each.reason))
     return left
@@ -79,22 +81,31 @@ def log_damage(store: MessageStore) -> list[DamagedRange]:
     return merged(inside(known, max(store.log.min_offset, 0), store.watermarks.appended))
 
 
-def damage_beside(store: MessageStore, asked: Iterable[DamagedRange]) -> list[DamagedRange]:
-    """Returns the damaged ranges of a master's log: the known ones, and what a look at the `asked` ranges finds.
+def damage_beside(
+    store: MessageStore, asked: Iterable[DamagedRange], is_wanted: Callable[[], bool] = lambda: True
+) -> list[DamagedRange]:
+    """Returns the damaged ranges of a master's log: the known ones, and where an `asked` range begins with damage.
 
-    `asked` are the damaged ranges of a slave. Reads them in the master's log, so it may wait for the disk.
+    `asked` are the damaged ranges of a slave. In each, all that follows the first valid record counts as whole: one
+    message is enough to say that the slave has a gap there. Reads the master's log, so it may wait for the disk. Once
+    `is_wanted` returns False, looks at no further range.
     """
-    queue, found, checked = store.log.queue, log_damage(store), 0
+    queue, found, left = store.log.queue, log_damage(store), _MAX_CHECKED
     here = inside(asked, max(store.log.min_offset, 0), store.watermarks.stored)
-    for each in merged_by_file(here, queue.file_size):
-        checked += each.size
+    for each in merged_by_file(without(here, found), queue.file_size):
+        if not left or not is_wanted():
+            break
         file = queue.find(each.physical_offset)
-        if checked > _MAX_CHECKED or file is None or not file.acquire():
+        if file is None or not file.acquire():
             continue
         try:
-            found += still_damaged(queue, each, NO_DOUBT)
+            begin = each.physical_offset - file.from_offset
+            size = next_begin(file, begin, begin + min(each.size, left)) - begin
         finally:
             file.release()
+        left -= size
+        if size:
+            found.append(DamagedRange(each.physical_offset, size, each.reason))
     return merged(found)
 
 
@@ -118,8 +129,19 @@ def accept_gaps(store: MessageStore, accepted: Iterable[DamagedRange]) -> None:
     A slave calls it when its master has the same damage, and no cut is due. Raises StoreFailed.
     """
     with _GATE:
-        before = _read(store).mended_to
-        _write(store, _GapNote(merged(accepted), before if store.watermarks.stored < before else 0))
+        _write(store, msgspec.structs.replace(_read(store), accepted=merged(accepted)))
+
+
+def limit_mending(store: MessageStore, masters_end: int) -> None:
+    """Notes that this log lacks nothing that lies behind `masters_end`, where its master's log ends.
+
+    A slave calls it when it joins: every acknowledged message is in the log of the master that was elected. What this
+    log had behind it was not acknowledged, and perhaps no master has it any more. Raises StoreFailed.
+    """
+    with _GATE:
+        note = _read(store)
+        needed = min(note.mended_to, masters_end)
+        _write(store, msgspec.structs.replace(note, mended_to=needed if store.watermarks.stored < needed else 0))
 
 
 def accept_all_gaps(store: MessageStore) -> None:
@@ -131,7 +153,8 @@ def accept_all_gaps(store: MessageStore) -> None:
 def begin_mending(store: MessageStore, offset: int, end: int) -> None:
     """Notes that the log is about to be cut at `offset`, and lacks messages until it reaches `end` again.
 
-    Call it before `prepare_cut`: a replica must not be elected in between. Raises StoreFailed.
+    `end` is 0 if the master has nothing of what is cut. Call it before the cut is certain: a replica must not be
+    elected in between. Raises StoreFailed.
     """
     with _GATE:
         note = _read(store)

@@ -12,7 +12,7 @@ history. Both are forgotten with the tail, and recovery builds the queues again 
 
 If nothing is known to be common to both logs, or the master has deleted its log up to a point that this one does not
 reach, the whole store is moved aside instead (`CutPlan.offset` is None): log, queues, index, and all notes about them.
-The tables in `config` stay.
+The tables in `config` stay, and so does the note of what the replica lacks (`log_gaps`): an empty replica is not whole.
 
 The quarantine holds no more than quarantineMaxBytes. The intent names the copy, and `carry_out_cut` compares the log
 with it: if another program has appended to the log since, nothing is cut. Not thread-safe.
@@ -42,7 +42,7 @@ from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file_queue import FolderListing, MappedFileQueue, file_name
 from penstock.store.log_truncation import mapped_log_file, truncate_log
 from penstock.store.replication.epochs import EpochFile
-from penstock.store.replication.log_gaps import log_damage
+from penstock.store.replication.log_gaps import begin_mending, log_damage
 from penstock.store.units_and_keys import LogRange, scan
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class CutPlan(NamedTuple):
     master_epoch: int
     why: str = ""
     """One sentence for the operator."""
+    mended_to: int = 0
+    """Physical offset up to which the log must reach again to lack nothing; 0 if the master has nothing of the tail."""
 
 
 class CutIntent(msgspec.Struct, frozen=True):
@@ -122,6 +124,7 @@ def prepare_cut(store: MessageStore, plan: CutPlan) -> Path:
     }
     quarantine.keep(f"{folder.name}/{MANIFEST}", json.dumps(manifest, indent=1).encode())
     kept = folder.relative_to(layout.quarantine).as_posix()
+    begin_mending(store, plan.offset or 0, plan.mended_to)
     write_checksummed(files, layout.cut, CutIntent(offset, end, kept, plan.offset is None))
     return folder
 
@@ -268,7 +271,6 @@ def _parts(layout: Layout) -> list[Path]:
     backup = layout.epochs.with_name(layout.epochs.name + ".bak")
     folders = [layout.commit_log, layout.consume_queue, layout.consume_queue_ext, layout.index, layout.sink]
     notes = [layout.dispatched, layout.delivered, layout.checked, layout.damaged, layout.deleted_topics, layout.walked]
-    notes.append(layout.gaps)
     return [*folders, *notes, layout.epochs, backup, layout.checkpoint]
 
 
@@ -279,4 +281,4 @@ def _move_aside(files: Files, layout: Layout, kept: Path) -> str:
             files.rename(path, target)
             files.sync_folder(path.parent)
     files.sync_folder(kept)
-    return f"the store has nothing in common with the master's, and was moved to {kept}; all is copied again"
+    return f"the master's log cannot continue this one, so the store was moved to {kept}; all is copied again"

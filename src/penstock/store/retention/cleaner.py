@@ -146,7 +146,6 @@ class Cleaner(Worker):
         self._io = engine.io
         self._clock = clock
         self._log = engine.log
-        self._epochs = engine.epochs
         self._gauge = gauge
         self._gate = gate
         self._dropper = Dropper(clock, settings.destroy_mapped_file_interval_forcibly)
@@ -199,8 +198,6 @@ class Cleaner(Worker):
                 self._try_hung_file(gone)
             finally:
                 self.derived.clean()
-            if gone:
-                self._epochs.trim(max(self._log.min_offset, 0))
             return gone
 
     def _is_due(self) -> bool:
