@@ -216,6 +216,7 @@ class JavaServed:
     def start(self) -> None:
         port = int(self.address.rpartition(":")[2])
         settings = {"brokerName": "broker-a", "namesrvAddr": self.namesrv, **self._settings}
+        self._home.mkdir(parents=True, exist_ok=True)
         self._run([sys.executable, "-m", "penstock.cli.main", "namesrv", "--listen", self.namesrv], self.namesrv)
         for left in reversed(range(_ATTEMPTS)):
             self._command = broker_command(self._home, self._store, port, self._class_path, settings, heap="512m")
