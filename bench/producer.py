@@ -35,12 +35,14 @@ from bench.processes import (
     is_listening,
 )
 from bench.report import java_versions
-from bench.run import JAVA, OURS, SIZE_IDS, SIZE_NAMES, NoPeer, Row, Run, Stopwatch, Task
+from bench.run import JAVA, OURS, SIZE_IDS, SIZE_NAMES, Goal, NoPeer, Row, Run, Stopwatch, Task
 from bench.workspace import BenchFailed
 from penstock.client.sync import Admin
 from penstock.errors import PenstockError
 
 JAVA_PRODUCER = java_peer.JAVA / "producer"
+_HALF = Goal("ratio at least", 2)
+"""Of the CPU time of Java's broker."""
 WORKLOADS = ((128, 64), (128, 16), (128, 1), (1024, 64))
 """Sizes of bodies, and threads."""
 _MAIN = "org.apache.rocketmq.example.benchmark.Producer"
@@ -88,7 +90,7 @@ class ProducerSuite:
             title = f"RocketMQ's Producer, {SIZE_NAMES[body]}, {threads} thread{'s' if threads > 1 else ''}"
             row = Row(name, title, "messages/s", AS_FAST, field="publishRate")
             sides = {OURS: partial(ours.sent_by, threads, body), JAVA: partial(java.sent_by, threads, body)}
-            found.append(Task("producer", (row, row.cpu_row()), sides, lacking()))
+            found.append(Task("producer", (row, row.cpu_row(_HALF)), sides, lacking()))
         return found
 
     @contextmanager
