@@ -79,10 +79,16 @@ def test_every_goal_of_the_broker_stands_at_its_row(report: dict[str, Any]) -> N
         for result in report["results"]
         if result["row"]["goal"]
     }
-    rates = {name for name in ROWS if not name.endswith("-cpu")}
-    beside_java = {name for name in rates if name.startswith(("send-", "batch-", "consume-", "endToEnd"))}
+    rate = {"128b": ("ratio at least", 2), "1k": ("ratio at least", 1.5)}
+    quarter = ("ratio at least", 4)
+    several = [(f"send-{size}-{window}", rate[size]) for size in rate for window in (16, 64)]
+    several += [(f"consume-{size}", rate[size]) for size in rate]
     assert goals == {
-        **dict.fromkeys(beside_java, ("ratio at least", 1)),
+        **dict.fromkeys([f"send-{size}-1" for size in rate], ("ratio at least", 1)),
+        **dict(several),
+        **{f"{name}-cpu": quarter for name, _ in several},
+        "batch-128b": ("ratio at least", 1.5),
+        **dict.fromkeys([name for name in ROWS if name.startswith("endToEnd")], ("ratio at least", 1)),
         "start": ("at most", 1.5),
         "idle-memory": ("at most", 200e6),
     }
