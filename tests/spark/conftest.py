@@ -13,6 +13,7 @@ from peers.stores.conftest import java, java_class_path  # noqa: F401
 from support.stores import StoreHome
 
 import penstock
+from penstock.pipeline.session import LIGHT_JAVA
 
 pyspark = pytest.importorskip("pyspark", reason="these tests need the extra `spark`")
 
@@ -49,7 +50,7 @@ def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> 
             SparkSession.builder.master("local[2,2]")
             .appName("penstock tests")
             .config("spark.driver.memory", "1g")
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.driver.extraJavaOptions", LIGHT_JAVA)
             .config("spark.local.dir", str(folder / "local"))
             .config("spark.python.unix.domain.socket.enabled", "true")
             .config("spark.sql.session.timeZone", "UTC")

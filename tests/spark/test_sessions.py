@@ -36,3 +36,12 @@ def test_a_table_is_read_with_options_in_the_query(spark: SparkSession, home: St
         assert sorted(row.queue_offset for row in spark.sql(query).collect()) == [2, 3]
     finally:
         spark.sql("DROP TABLE described")
+
+
+def test_java_of_a_light_session_has_room_for_the_code_of_many_queries(spark: SparkSession) -> None:
+    java = spark._jvm
+    assert java is not None
+    beans = java.java.lang.management.ManagementFactory
+    options = beans.getPlatformMXBean(java.java.lang.Class.forName("com.sun.management.HotSpotDiagnosticMXBean"))
+    assert int(options.getVMOption("TieredStopAtLevel").getValue()) == 1
+    assert int(options.getVMOption("ReservedCodeCacheSize").getValue()) >= 200 << 20

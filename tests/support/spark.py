@@ -23,12 +23,11 @@ import penstock
 from penstock.client.sync import PullConsumer
 from penstock.pipeline.jobs.export import Export
 from penstock.pipeline.jobs.export.tables import open_catalog
+from penstock.pipeline.session import LIGHT_JAVA
 from penstock.store import Message, MessageStore
 from penstock.testing import LocalBroker
 from support.arrow import expected_row
 from support.stores import StoreHome
-
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
@@ -41,7 +40,7 @@ def standalone_cluster(folder: Path, *, hidden: Sequence[Path] = (), hidden_from
     spark_home = Path(pyspark.__file__).parent
     log = (folder / "cluster.log").open("wb")
     environment = {**os.environ, "SPARK_HOME": str(spark_home)}
-    environment["SPARK_DAEMON_JAVA_OPTS"] = QUICK
+    environment["SPARK_DAEMON_JAVA_OPTS"] = LIGHT_JAVA
     del environment["SPARK_CONF_DIR"]  # the master is not to be quiet: it says where it listens
     started: list[subprocess.Popen[bytes]] = []
 
@@ -187,7 +186,7 @@ LAKE_SETTINGS = [
     *("--master", "local[2]"),
     *("--conf", "spark.driver.memory=1g"),
     *("--conf", "spark.sql.shuffle.partitions=2"),
-    *("--conf", f"spark.driver.extraJavaOptions={QUICK}"),
+    *("--conf", f"spark.driver.extraJavaOptions={LIGHT_JAVA}"),
 ]
 
 

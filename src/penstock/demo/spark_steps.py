@@ -9,6 +9,7 @@ from penstock.demo.shop import TOPICS, Scene, check
 from penstock.demo.steps import Step, audit_summary
 from penstock.demo.steps import usage as usage_here
 from penstock.format.constants import UNIQ_KEY
+from penstock.pipeline.session import LIGHT_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _SMALL: Final = {
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": LIGHT_JAVA,
 }
 """Spark settings that make the session start sooner, and large queries slower."""
 _TRIES: Final = 3

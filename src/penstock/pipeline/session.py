@@ -104,10 +104,10 @@ _DEFAULTS: Final = {
 }
 _SUBMIT_PORT: Final = "PYSPARK_GATEWAY_PORT"
 """The environment variable in which `spark-submit` passes the port of its Java process."""
-_LIGHT_JAVA: Final = {
-    f"spark.{process}.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    for process in ("driver", "executor")
-}
+LIGHT_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+"""Java's options for sessions that should start soon. Without its second compiler Java would reserve 48 MB for what it
+compiles, which a session of hundreds of queries fills; then Java fails. 240 MB are its default otherwise."""
+_LIGHT_JAVA_SETTINGS: Final = {f"spark.{process}.defaultJavaOptions": LIGHT_JAVA for process in ("driver", "executor")}
 
 
 def has_session() -> bool:
@@ -165,7 +165,7 @@ def start_session(
         return _start(builder.remote(where), where)
     settings = {**_DEFAULTS, "spark.sql.shuffle.partitions": str(os.cpu_count() or 2)}
     if light_java:
-        settings |= _LIGHT_JAVA
+        settings |= _LIGHT_JAVA_SETTINGS
     if where.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("SPARK_CONF_DIR", str(_CONF_FOLDER))
