@@ -332,6 +332,10 @@ def handle(message):
 PushConsumer("CID", handle, sys.argv[1], subscriptions={"orders": "*"}).run()
 print("closed")
 """
+AT_ANOTHER_THREAD = PLAIN.replace(
+    "    time.sleep(0.5)",
+    "    import signal, threading; signal.pthread_kill(threading.get_ident(), signal.SIGINT)",
+)
 
 
 @pytest.mark.parametrize(
@@ -353,6 +357,16 @@ def test_a_consumer_runs_until_a_signal_and_finishes_what_it_began(
         rest = process.stdout.read()
     assert rest == "finished\nclosed\n"
     assert process.returncode == 0
+
+
+def test_a_signal_that_does_not_interrupt_the_wait_ends_a_consumer_all_the_same(b: LocalBroker, tmp_path: Path) -> None:
+    """As one that arrives just before the wait: Python handles it in the main thread, and only when that runs."""
+    with sync.Producer("PID", b.namesrv) as producer:
+        producer.send(Message("orders", b"x"))
+    worker = tmp_path / "worker.py"
+    worker.write_text(AT_ANOTHER_THREAD)
+    ran = subprocess.run([sys.executable, worker, b.namesrv], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "began\nfinished\nclosed\n"
 
 
 def test_a_consumer_that_runs_ends_when_it_is_closed(run: Run, b: LocalBroker) -> None:

@@ -108,7 +108,11 @@ def running(command: list[str], clone: Clone, until: str) -> Iterator[list[str]]
             yield printed
         finally:
             os.killpg(process.pid, signal.SIGINT)
-            process.stdout.read()
+            try:
+                process.communicate(timeout=60)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                pytest.fail(f"{command} did not end at SIGINT")
 
 
 def check_ports() -> None:

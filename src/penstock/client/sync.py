@@ -12,7 +12,8 @@ methods are thread-safe. The handler of a push consumer runs in a thread pool, u
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from penstock.client import admin, producer, pull_consumer, push_consumer, transaction_producer
@@ -52,6 +53,8 @@ __all__ = [
 ]
 
 H = TypeVar("H", bound=AnyHandler)
+
+_SIGNAL_POLL_S = 0.2
 
 
 class Producer(Facade[producer.Producer]):
@@ -123,7 +126,9 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         """
         with push_consumer.on_stop_signals(lambda: self._stop.put(None)):
             try:
-                self._stop.get()
+                while True:  # a signal before the wait, or at another thread, does not end it: Python only notes it
+                    with suppress(Empty):
+                        return self._stop.get(timeout=_SIGNAL_POLL_S)
             finally:
                 self.close()
 
