@@ -230,8 +230,20 @@ def test_a_wait_that_begins_after_the_last_sync_ends_at_once(tmp_path: Path) -> 
     log.marks.acknowledge(100)
     assert log.wait(100).status is PutStatus.PUT_OK
     late = log.wait(101)
-    assert (late.status, late.reason) == (PutStatus.UNKNOWN_ERROR, "the store is closed")
+    assert late.status is PutStatus.FLUSH_SLAVE_TIMEOUT, "it is in the log, which close has synced or will sync"
+    assert late.reason.endswith("in time: the store is closed")
     assert log.batches == [[100], [101]]
+
+
+def test_waits_for_the_disk_end_at_close_as_stored_and_not_on_disk(tmp_path: Path) -> None:
+    """Not with an error, which says that a message is not stored: it is in the log, and slaves may have it."""
+    log = Log(tmp_path, **DISK)
+    early = log.wait(100)
+    log.marks.close("this broker is not the master any more")
+    late = log.wait(200)
+    for waiter in (early, late):
+        assert waiter.status is PutStatus.FLUSH_DISK_TIMEOUT
+        assert waiter.reason == "stored, but it was not on disk in time: this broker is not the master any more"
 
 
 # -- puts ----------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ reports, and leaves a set that is in force empty: a new master is alone. Reports
 
 `wait` and `wait_here` are the only ways to wait for the safety of a record. `Needs` says what a put waits for: the disk
 under SYNC_FLUSH, a slave on a SYNC_MASTER. A change of the role changes the needs of later records only. A wait ends
-with the status of its put: PUT_OK; FLUSH_DISK_TIMEOUT after syncFlushTimeout; FLUSH_SLAVE_TIMEOUT after slaveTimeout or
-a change of the role; SLAVE_NOT_AVAILABLE if there is no set and no slave can acknowledge soon; UNKNOWN_ERROR if the log
-could not be synced. A put that waits for both ends once both are decided. A slave's status wins over
+with the status of its put: PUT_OK; FLUSH_DISK_TIMEOUT after syncFlushTimeout or `close`; FLUSH_SLAVE_TIMEOUT after
+slaveTimeout, `close` or a change of the role; SLAVE_NOT_AVAILABLE if there is no set and no slave can acknowledge soon;
+UNKNOWN_ERROR if the log could not be synced. A put that waits for both ends once both are decided. A slave's status wins over
 FLUSH_DISK_TIMEOUT, as in RocketMQ, and UNKNOWN_ERROR wins over all.
 
 Waits wait in one queue per watermark, in log order, so one sync or one ack ends all waits up to its offset. They are
@@ -336,13 +336,15 @@ class Watermarks:
                     deadline = self._disk.add(waiter)
                     waiter.leads = self._take_lead(end_offset)
                 else:
-                    waiter.note(PutStatus.UNKNOWN_ERROR, self._closed)
+                    waiter.note(*self._not_on_disk(self._closed))
             is_old = end_offset <= self._changed_at
             if is_old and self._slaves_before:
                 waiter.note(PutStatus.FLUSH_SLAVE_TIMEOUT, self._no_slave_since)
             elif not is_old and self.role.waits_for_slave and self._replicated < end_offset:
                 awaits_slave = self._closed is None and self._is_slave_near(end_offset)
-                if awaits_slave:
+                if self._closed is not None:
+                    waiter.note(PutStatus.FLUSH_SLAVE_TIMEOUT, _no_ack(self._closed))
+                elif awaits_slave:
                     deadline = min(deadline, self._slaves.add(waiter))
                 else:
                     waiter.note(PutStatus.SLAVE_NOT_AVAILABLE, _NO_SLAVE)
@@ -584,16 +586,25 @@ class Watermarks:
 
     def close(self, reason: str) -> None:
         """Ends all waits, and every later one at once: what is not safe now is never reported as safe. Idempotent."""
-        no_ack = f"stored, but no slave had acknowledged it in time: {reason}"
         with self._gate:
             self._closed = self._closed or reason
             ended = _end(self._disk.pop_reached(self.flushed))
-            ended += _end(self._disk.pop_reached(inf), PutStatus.UNKNOWN_ERROR, reason)
-            ended += _end(self._slaves.pop_reached(inf), PutStatus.FLUSH_SLAVE_TIMEOUT, no_ack)
+            ended += _end(self._disk.pop_reached(inf), *self._not_on_disk(reason))
+            ended += _end(self._slaves.pop_reached(inf), PutStatus.FLUSH_SLAVE_TIMEOUT, _no_ack(reason))
         _deliver(ended)
+
+    def _not_on_disk(self, reason: str) -> tuple[PutStatus, str]:
+        """The end of a wait for the disk after `close`: the record is in the log, unless a sync failed."""
+        if self.failure is not None:
+            return PutStatus.UNKNOWN_ERROR, reason
+        return PutStatus.FLUSH_DISK_TIMEOUT, f"stored, but it was not on disk in time: {reason}"
 
 
 _NO_SLAVE: Final = "stored, but no slave is connected, or all are too far behind (haSlaveFallbehindMax)"
+
+
+def _no_ack(reason: str) -> str:
+    return f"stored, but no slave had acknowledged it in time: {reason}"
 
 
 def _no_slave_since(role: Role) -> str:
