@@ -132,15 +132,21 @@ def backlog(first: Mapping[Queue, int], last: Mapping[Queue, int]) -> int:
 def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], max_count: int) -> Offsets:
     """Returns the end offsets of a micro-batch from `first` that has at most `max_count` messages and ends by `last`.
 
-    Each queue gets a share of `max_count` in proportion to its backlog.
+    Each queue that has messages gets one of them if `max_count` allows, because it must not wait for others that always
+    have more. The rest is shared in proportion to what is left of the queues' backlogs.
     """
     waiting = {queue: max(last[queue] - first.get(queue, last[queue]), 0) for queue in sorted(last)}
-    total = sum(waiting.values())
-    if total <= max_count:
+    if sum(waiting.values()) <= max_count:
         return dict(last)
-    shares = {queue: count * max_count // total for queue, count in waiting.items()}
+    busy = sum(1 for count in waiting.values() if count)
+    least = 1 if busy <= max_count else 0
+    shares = {queue: min(count, least) for queue, count in waiting.items()}
+    beyond = {queue: count - shares[queue] for queue, count in waiting.items()}
+    total, room = sum(beyond.values()), max_count - busy * least
+    for queue, count in beyond.items():
+        shares[queue] += count * room // total
     left = max_count - sum(shares.values())
-    for queue in sorted(waiting, key=lambda each: (-(waiting[each] * max_count % total), each)):
+    for queue in sorted(waiting, key=lambda each: (-(beyond[each] * room % total), each)):
         if left and shares[queue] < waiting[queue]:
             shares[queue] += 1
             left -= 1
