@@ -214,6 +214,27 @@ def test_messages_that_retention_takes_before_they_are_read_are_a_loss(home: Sto
     assert queries[1].places == [("T", 0, number) for number in kept]
 
 
+def test_messages_that_retention_takes_before_the_first_batch_of_a_new_queue_is_run_again_are_a_loss(
+    home: StoreHome,
+) -> None:
+    aged = AgedStore(home)
+    home.put_numbered(aged.store, 1, topic="U")
+    aged.store.catch_up()
+    query = Query(home, subscribePattern="T|U", **EARLIEST)
+    query.drain()
+    assert query.places == [("U", 0, 0)]
+    aged.fill(6)
+    start = query.logged[-1]
+    assert query.trigger()
+    end = query.logged[-1]
+    assert len(query.rows) == 6 * PER_FILE + 1
+    aged.age(hours=100, files=3)
+    aged.run_on_request()
+    query.restart()
+    with pytest.raises(UserError, match=r"topic T queue 0 .*: messages 0 to \d+ are gone .*failOnDataLoss=false"):
+        query.read(start, end)
+
+
 def test_a_topic_that_begins_again_below_the_stream_is_a_loss(home: StoreHome) -> None:
     store = home.open(**SIZES)
     home.put_numbered(store, 9)
