@@ -40,6 +40,22 @@ def test_json_lines_and_csv_hold_all_types(run: Run, filled: Filled) -> None:
     assert cells[:4] == ["orders", "0", "emVybw==", '["order_0", "all"]']
 
 
+def test_columns_of_one_name_are_all_shown(run: Run, filled: Filled) -> None:
+    query = "SELECT 1 AS n, 2 AS n, 3 AS n_1, 4 AS n"
+    out = run("sql", filled.path, query).done().out
+    assert [line.split() for line in out.splitlines()] == [["n", "n_2", "n_1", "n_3"], ["1", "2", "3", "4"]]
+    assert run("sql", filled.path, query, "--format", "csv").done().out == "n,n_2,n_1,n_3\n1,2,3,4\n"
+    (row,) = run("sql", filled.path, query, "--format", "jsonl").done().objects
+    assert row == {"n": 1, "n_2": 2, "n_1": 3, "n_3": 4}
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl", "out.parquet"])
+def test_the_rows_of_a_file_are_counted_and_not_its_lines(run: Run, filled: Filled, tmp_path: Path, name: str) -> None:
+    query = "SELECT 'two' || chr(10) || 'lines' AS text FROM range(3)"
+    ended = run("sql", filled.path, query, "--output", tmp_path / name).done()
+    assert re.search(r"\b3 rows in ", ended.err)
+
+
 @pytest.mark.parametrize("name", ["out.csv", "out.jsonl", "out.parquet"])
 def test_a_file_gets_the_rows_in_the_format_of_its_name(run: Run, filled: Filled, tmp_path: Path, name: str) -> None:
     import pyarrow.csv

@@ -225,3 +225,24 @@ def test_polars_pushes_columns_filters_and_limits_down(home: StoreHome) -> None:
     assert frame.select("queue_id", "body_text").head(5).collect().shape == (5, 2)
     late = frame.filter(pl.col("store_timestamp") < datetime(2000, 1, 1, tzinfo=UTC)).collect()
     assert late.height == 0
+
+
+def test_polars_gets_the_rows_of_a_plain_frame_for_limits_and_filters_in_any_order(home: StoreHome) -> None:
+    pl = pytest.importorskip("polars")
+    lazy, plain = penstock.scan_polars(home.path, "orders"), pl.from_arrow(penstock.scan(home.path, "orders")).lazy()
+    red, late = pl.col("tags") == "red", pl.col("queue_offset") > 20
+    for build in (
+        lambda frame: frame.head(50).filter(red),
+        lambda frame: frame.head(50).filter(red).select("body_text"),
+        lambda frame: frame.filter(red).head(50),
+        lambda frame: frame.filter(red).head(50).filter(late),
+        lambda frame: frame.slice(30, 50).filter(red | late.not_()).select(pl.len()),
+        lambda frame: frame.filter(pl.lit(True)).select(pl.len()),
+        lambda frame: frame.head(7).filter(pl.lit(True)),
+        lambda frame: frame.filter(late & (pl.col("queue_offset") < 40)),
+        lambda frame: frame.head(90).filter(late & (pl.col("queue_offset") < 40)).select("body_text"),
+        lambda frame: frame.filter(pl.lit(False)),
+        lambda frame: frame.filter(pl.lit(None).cast(pl.Boolean)),
+        lambda frame: frame.filter(red.is_null()).select("queue_offset", "tags"),
+    ):
+        assert build(lazy).collect().equals(build(plain).collect())

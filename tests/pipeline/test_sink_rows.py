@@ -139,6 +139,8 @@ def test_a_stream_may_not_write_to_a_topic_that_it_reads(tmp_path: Path) -> None
     checkpoint = checkpoint_of(tmp_path / "checkpoint", '{"@from": "/other"}', line)
     with pytest.raises(BadSettings, match="option topic: topic 'orders' is one that this query reads"):
         make_stream_writer(options(store, topic="orders"), BODY, overwrite=False, checkpoint=f"file://{checkpoint}")
+    with pytest.raises(BadSettings, match="option topic: topic 'orders' is one that this query reads"):
+        make_stream_writer(options(store.as_uri(), topic="orders"), BODY, overwrite=False, checkpoint=checkpoint)
     with pytest.raises(BadSettings, match="option defaultTopic: topic 'orders' is one that this query reads"):
         make_stream_writer(options(store, defaultTopic="orders"), BODY, overwrite=False, checkpoint=checkpoint)
     make_stream_writer(options(store, topic="totals"), BODY, overwrite=False, checkpoint=checkpoint)
@@ -243,6 +245,8 @@ def test_a_row_that_may_not_be_stored_is_named(columns: dict[str, Any], sentence
             {"path": "/no/such/*", "topic": "t"},
             "path '/no/such/*' is a pattern; name one store, rows are written to one",
         ),
+        ({"path": "s3://bucket/store", "topic": "t"}, "path 's3://bucket/store' is not in a local file system"),
+        ({"path": "file://host/store", "topic": "t"}, "path 'file://host/store' is not in a local file system"),
         ({"namesrv": "nowhere", "topic": "t"}, "nowhere"),
         ({"namesrv": "127.0.0.1:1", "topic": "t", "accessKey": "a"}, "accessKey is given without secretKey"),
     ],
@@ -252,6 +256,11 @@ def test_a_place_that_cannot_be_written_to_is_refused(given: dict[str, str], sen
         make_writer(options(**given), BODY, overwrite=False)
     assert sentence in str(error.value)
     assert is_one_sentence(str(error.value))
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_a_store_may_be_given_as_a_uri_as_for_reading(tmp_path: Path, scheme: str) -> None:
+    assert StoreTarget.of(options(f"{scheme}{tmp_path}/store", topic="t")).root == tmp_path / "store"
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -92,3 +92,13 @@ def test_a_quiet_queue_is_not_forgotten_beside_a_busy_one(most: int) -> None:
     for _ in range(1001):
         first = within_count(first, last, most)
     assert first == last
+
+
+@pytest.mark.parametrize("most", [2, 1000])
+def test_a_quiet_queue_does_not_wait_for_one_that_always_has_more(most: int) -> None:
+    busy, quiet = Queue("a", "", 0), Queue("b", "", 0)
+    first, end = {busy: 0, quiet: 0}, 10_000_000
+    for number in range(3):
+        first = within_count(first, {busy: end, quiet: 3}, most)
+        end += most
+        assert first[quiet] == number + 1, "one a batch, as few as there are"

@@ -214,6 +214,27 @@ def test_messages_that_retention_takes_before_they_are_read_are_a_loss(home: Sto
     assert queries[1].places == [("T", 0, number) for number in kept]
 
 
+def test_messages_that_retention_takes_before_the_first_batch_of_a_new_queue_is_run_again_are_a_loss(
+    home: StoreHome,
+) -> None:
+    aged = AgedStore(home)
+    home.put_numbered(aged.store, 1, topic="U")
+    aged.store.catch_up()
+    query = Query(home, subscribePattern="T|U", **EARLIEST)
+    query.drain()
+    assert query.places == [("U", 0, 0)]
+    aged.fill(6)
+    start = query.logged[-1]
+    assert query.trigger()
+    end = query.logged[-1]
+    assert len(query.rows) == 6 * PER_FILE + 1
+    aged.age(hours=100, files=3)
+    aged.run_on_request()
+    query.restart()
+    with pytest.raises(UserError, match=r"topic T queue 0 .*: messages 0 to \d+ are gone .*failOnDataLoss=false"):
+        query.read(start, end)
+
+
 def test_a_topic_that_begins_again_below_the_stream_is_a_loss(home: StoreHome) -> None:
     store = home.open(**SIZES)
     home.put_numbered(store, 9)
@@ -377,6 +398,32 @@ def test_a_topic_created_again_at_a_broker_is_an_error_that_says_so(restart: boo
             query.drain()
         forgiving.drain()
         assert forgiving.batches[-2:] == [0, 80]
+
+
+def test_a_topic_deleted_at_a_broker_is_an_error_and_does_not_keep_a_forgiving_stream_from_going_on() -> None:
+    with broker({"orders": 1, "old": 1}) as b, Admin(b.namesrv) as admin:
+        send(b, [ClientMessage(topic, b"x") for topic in ("orders", "old") for _ in range(10)])
+        query, forgiving = (
+            Query(None, namesrv=b.namesrv, subscribePattern="orders|old", failOnDataLoss=fail, **EARLIEST)
+            for fail in (True, False)
+        )
+        for each in (query, forgiving):
+            each.drain()
+            assert len(each.rows) == 20
+        admin.topics.delete("old")
+        send(b, [ClientMessage("orders", b"x")])
+        query.restart()
+        with pytest.raises(UserError, match=r"topic old queue 0 .*: messages 0 to 9 are gone"):
+            query.drain()
+        query.restart()
+        with pytest.raises(
+            UserError, match=r"topic old queue 0 .* was read up to 10, .* \(the topic was deleted; nothing"
+        ):
+            query.read(query.logged[0], query.logged[1])  # the last batch, if it was not finished
+        forgiving.restart()
+        assert {row["topic"] for row in forgiving.read(*forgiving.logged[:2])} == {"orders"}
+        forgiving.drain()
+        assert forgiving.batches[-1] == 1
 
 
 def test_a_stream_ends_at_a_damaged_message_unless_it_is_told_otherwise(home: StoreHome) -> None:

@@ -127,6 +127,12 @@ def test_a_table_is_limited_by_times_and_options(spark: SparkSession, home: Stor
     assert table(spark, [home.path], topics=["orders", "payments"], until=0).count() == 0
     assert table(spark, home.path, topics="orders", tags="red").count() == 20
     assert table(spark, home.path, since=RANDOM_T0 + 99 * HOUR).count() == 0
+    offsets = '{"orders": {"0": 10, "1": 10}}'
+    for option in ("startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
+        times = offsets.replace("10", str(start))
+        limited = table(spark, home.path, topics="orders", **{option: times if "Timestamp" in option else offsets})
+        early_and_late = limited.where(f"store_timestamp > {at(-1)} AND store_timestamp < {at(99)}")
+        assert 0 < early_and_late.count() == limited.count() < 80
     for wrong, said in (
         ({"since": "yesterday"}, "startingTimestamp: not a valid time: 'yesterday'"),
         ({"colums": "body"}, "did you mean"),

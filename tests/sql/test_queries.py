@@ -14,7 +14,7 @@ pytest.importorskip("duckdb", reason="these tests need the extra `sql`")
 from penstock.errors import BadQuery, BadSettings, PenstockError
 from penstock.pipeline.store_scan import ScanOptions
 from penstock.sql.duckdb_engine import SqlSession
-from penstock.sql.views import replace_key_views
+from penstock.sql.views import replace_key_views, told_apart
 from penstock.store import Message
 
 COUNT = 60
@@ -58,6 +58,29 @@ def test_each_topic_is_a_view(session: SqlSession) -> None:
     assert values(session, "SELECT min(body_text) FROM ORDERS") == [("plain 0",)]
     found = values(session, "SELECT topic, count(*) FROM log GROUP BY topic ORDER BY topic")
     assert found == [("%RETRY%shop", 20), ("orders", 20), ("payments", 20)]
+
+
+def test_topics_that_differ_in_case_only_are_never_taken_for_each_other(tmp_path: Path) -> None:
+    home = StoreHome(tmp_path / "store")
+    with home.open() as store:
+        for topic, count in (("Orders", 3), ("orders", 5)):
+            for _ in range(count):
+                assert store.put(Message(topic, b"x")).ok
+    with SqlSession(ScanOptions(paths=(str(home.path),))) as session:
+        assert values(session, "SELECT count(*) FROM orders") == [(5,)]
+        assert values(session, 'SELECT count(*) FROM "Orders"') == [(3,)]
+        assert len(values(session, "PIVOT Orders ON topic USING count(*)")) == 3
+        for query in (
+            "SELECT topic FROM Orders UNION ALL SELECT topic FROM orders",
+            "FROM Orders JOIN orders USING (topic)",
+        ):
+            with pytest.raises(BadQuery, match="the topics Orders and orders differ in case only") as error:
+                values(session, query)
+            assert is_one_sentence(str(error.value))
+    assert told_apart(["Orders", "orders", "log"], "SELECT * FROM log, orders") == ["orders", "log"]
+    with pytest.raises(BadQuery, match="differ in case only"):
+        told_apart(["Orders", "orders"], "SELECT * FROM ORDERS")
+    home.close_all()
 
 
 def test_views_are_joined_and_a_view_with_itself(session: SqlSession) -> None:
@@ -179,6 +202,20 @@ def test_a_session_sees_new_topics_and_messages(home: StoreHome, session: SqlSes
         assert store.put(Message("late", b"x")).ok
         store.catch_up()
         assert values(session, "SELECT count(*) FROM late") == [(1,)]
+
+
+def test_a_session_shows_queues_and_groups_as_they_are_at_each_query(home: StoreHome, session: SqlSession) -> None:
+    queries = (
+        "SELECT max(max_offset) FROM queues WHERE topic = 'orders'",
+        "SELECT max(q.max_offset) FROM queues q JOIN groups g ON q.topic = g.topic",
+        "SELECT max(max_offset) FROM groups",
+        "SELECT count(*) / 2 FROM orders",
+    )
+    assert [values(session, query) for query in queries] == [[(10,)]] * 4
+    with home.open() as store:
+        for queue_id in (0, 1):
+            assert store.put(Message("orders", b"later", queue_id=queue_id)).ok
+    assert [values(session, query) for query in queries] == [[(11,)]] * 4
 
 
 def test_damaged_places_are_counted(home: StoreHome) -> None:

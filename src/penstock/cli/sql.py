@@ -219,12 +219,13 @@ def _run_on_spark(
 
 
 def _write_rows(rows: pa.RecordBatchReader, form: str, output: Path | None) -> None:
+    from penstock.sql.results import lines, with_distinct_names
+
+    rows = with_distinct_names(rows)
     if output is None:
         if form == "table":
             _show_table(rows)
             return
-        from penstock.sql.results import lines
-
         for text in lines(rows, form):
             write(text)
         flush()
@@ -239,15 +240,25 @@ def _write_rows(rows: pa.RecordBatchReader, form: str, output: Path | None) -> N
 
 
 def _write_file(rows: pa.RecordBatchReader, form: str, path: Path) -> int:
+    import pyarrow as pa
+
     from penstock.sql.results import lines, write_parquet
 
     if form == "parquet":
         return write_parquet(rows, path)
     count = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal count
+        for batch in rows:
+            count += batch.num_rows
+            yield batch
+
     with path.open("w", encoding="utf-8") as file:
-        for text in lines(rows, "csv" if form == "table" else form):
+        for text in lines(
+            pa.RecordBatchReader.from_batches(rows.schema, counted()), "csv" if form == "table" else form
+        ):
             file.write(text)
-            count += text.count("\n")
     return count
 
 

@@ -29,6 +29,7 @@ from penstock.pipeline.cluster_tasks import (
 from penstock.pipeline.options import Options
 from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask, Witness
 from penstock.protocol.bodies.admin import GroupList
+from penstock.protocol.bodies.routes import MASTER
 from penstock.protocol.bodies.stats import TopicStatsTable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.headers.admin import TopicName
@@ -202,10 +203,15 @@ class ClusterSource:
         return sorted({queue for topic in topics for queue in _readable_queues(self._routes[topic])})
 
     def bounds(self, queue: Queue) -> tuple[int, int]:
-        """Returns the queue's minimum and maximum offset. Raises NoRoute for a queue that no broker has."""
+        """Returns the queue's minimum and maximum offset; both are 0 if its topic was deleted.
+
+        Raises NoRoute for another queue that no broker has.
+        """
         if queue not in self._bounds and queue in self.queues([queue.topic]):
             self._bounds |= self._link.run(self._load_bounds([queue.topic]))
         bounds = self._bounds.get(queue)
+        if bounds is None and self._routes[queue.topic] is None and self._link.run(self._is_up(queue.broker)):
+            return 0, 0  # a broker registers with all of its topics
         if bounds is None:
             raise NoRoute(
                 f"queue {queue.queue_id} of topic {queue.topic} at broker {queue.broker} is not in the cluster "
@@ -243,6 +249,8 @@ class ClusterSource:
         return {}
 
     def why_replaced(self, queue: Queue, offset: int, witness: Witness, first_record: Witness | None) -> str:
+        if self._routes.get(queue.topic) is None:
+            return "the topic was deleted"
         if self._link.run(self._probe.still_has(queue, offset, witness)):
             return "the topic was deleted and created again"
         return "the topic was deleted and created again, or the broker's log was truncated, or it is another broker"
@@ -274,6 +282,12 @@ class ClusterSource:
         own = {*info.broker_addr_table, *info.cluster_addr_table}
         own |= {f"{name}{REPLY_TOPIC_SUFFIX}" for name in info.cluster_addr_table}
         return [name for name in names if name not in own and not is_system_topic(name)]
+
+    async def _is_up(self, broker: str) -> bool:
+        """Returns whether the broker's master is registered, whatever topics it has. Its address is known then."""
+        await self._link.with_retries(self._link.instance.routes.load_brokers, "listing brokers")
+        info = await ClusterAdmin(self._link.instance).info()
+        return broker in info.broker_addr_table and MASTER in info.broker_addr_table[broker].broker_addrs
 
     async def _load_routes(self, topics: Iterable[str]) -> None:
         """Loads the routes of `topics` into `_routes`. The route of a topic that does not exist is None."""

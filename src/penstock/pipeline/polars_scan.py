@@ -1,12 +1,14 @@
 """`scan_polars`: the messages of stores as a lazy frame of Polars, through its I/O plug-in. Needs polars.
 
 Polars pushes the columns, the filter and the row limit of a query down to the scan. The scan makes the columns of the
-filter first, lets Polars evaluate the filter, and makes the other columns for the rows that are left.
+filter first, lets Polars evaluate the filter, and makes the other columns for the rows that are left. A row limit that
+Polars pushes down beside a filter counts the rows before the filter: the rows are then filtered as they come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import polars as pl
 import pyarrow as pa
@@ -14,6 +16,10 @@ from polars.io.plugins import register_io_source
 
 from penstock.format.kernels import Longs
 from penstock.pipeline.store_scan import Moment, StorePath, StoreScan, plan_scan, scan_options
+
+_ANY_COLUMN: Final = "queue_id"
+"""A column that is cheap to make, for a filter that needs none: it counts the rows."""
+_ROW: Final = "_row"
 
 
 def scan_polars(
@@ -35,13 +41,17 @@ def scan_polars(
     def read(
         columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
     ) -> Iterator[pl.DataFrame]:
+        if n_rows is None:
+            for batch in table.reader(columns, None if predicate is None else _PolarsFilter(predicate)):
+                yield _frame(batch)
+            return
+        wanted = table.schema.names if columns is None else columns
+        tested = [] if predicate is None else [name for name in _columns_of(predicate) if name not in wanted]
         left = n_rows
-        for batch in table.reader(columns, None if predicate is None else _PolarsFilter(predicate)):
-            frame = _frame(batch)
-            if left is not None:
-                frame = frame.head(left)
-                left -= len(frame)
-            yield frame
+        for batch in table.reader([*wanted, *tested]):
+            frame = _frame(batch).head(left)
+            left -= len(frame)
+            yield frame if predicate is None else frame.filter(predicate).select(wanted)
             if left == 0:
                 return
 
@@ -53,10 +63,15 @@ class _PolarsFilter:
 
     def __init__(self, predicate: pl.Expr) -> None:
         self._predicate = predicate
-        self.names = tuple(predicate.meta.root_names())
+        self.names = _columns_of(predicate) or (_ANY_COLUMN,)
 
     def matching(self, rows: pa.RecordBatch) -> Longs:
-        return _frame(rows).select(pl.arg_where(self._predicate)).to_series().cast(pl.Int64).to_numpy()
+        numbered = _frame(rows).with_row_index(_ROW)  # a constant is one value for all rows, as `filter` takes it
+        return numbered.filter(self._predicate).get_column(_ROW).cast(pl.Int64).to_numpy()
+
+
+def _columns_of(predicate: pl.Expr) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(predicate.meta.root_names()))  # Polars names a column as often as it is used
 
 
 def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:

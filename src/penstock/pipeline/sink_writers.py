@@ -30,6 +30,7 @@ from penstock.pipeline.options import PLACE, Options
 from penstock.pipeline.sink_rows import WrittenRows
 from penstock.pipeline.spark_versions import DataSourceStreamArrowWriter
 from penstock.pipeline.store_sink import StagedRows, StoreTarget
+from penstock.store.readonly.store_folder import local_path
 from penstock.store.sink.journal import Identity, WriterKind
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _is_same_place(place: object, options: Options) -> bool:
     if options.namesrv:
         servers = {each.strip() for each in options.namesrv.split(";")}
         return bool(servers & {each.strip() for each in place.split(";")})
-    written = Path(options.path[0]).resolve()
+    written = Path(local_path(options.path[0])).resolve()
     return any(Path(each).resolve() == written for each in place.split(", "))
 
 

@@ -26,6 +26,7 @@ from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.put_arrow_batches import check_batch
 from penstock.store.readonly.file_sizes import fit_to_files
+from penstock.store.readonly.store_folder import local_path
 from penstock.store.settings import Settings
 from penstock.store.sink.commit import (
     CommitResult,
@@ -73,7 +74,7 @@ class StoreTarget:
         """
         if len(options.path) != 1:
             raise BadSettings(f"path names {len(options.path)} stores; name one, rows are written to one")
-        root = Path(options.path[0])
+        root = Path(local_path(options.path[0]))
         if any(char in options.path[0] for char in "*?[") and not root.exists():
             raise BadSettings(f"path '{root}' is a pattern; name one store, rows are written to one")
         if root.exists() and not root.is_dir():

@@ -6,6 +6,7 @@ query continues where it stopped:
 
     "@read"   {topic: {broker: {queue id: [physical offset, store time]}}}, the last message before each offset
     "@store"  {broker: [physical offset, store time]}, the first record of each store's log
+    "@new"    {topic: {broker: {queue id: offset}}}, where a micro-batch began in queues that were not there before
     "@from"   the stores' paths or the cluster's address: a sink refuses a topic that its own query reads
 
 Before a micro-batch reads on in a queue, the reader compares the message before its start with this witness. If they
@@ -69,6 +70,7 @@ Size = Callable[[Queue, int, int], int]
 _MAX_ESTIMATES = 8
 PROOF_READ: Final = "@read"
 PROOF_STORES: Final = "@store"
+NEW_QUEUES: Final = "@new"
 
 
 # -- offsets ---------------------------------------------------------------------------------------------------------
@@ -132,15 +134,21 @@ def backlog(first: Mapping[Queue, int], last: Mapping[Queue, int]) -> int:
 def within_count(first: Mapping[Queue, int], last: Mapping[Queue, int], max_count: int) -> Offsets:
     """Returns the end offsets of a micro-batch from `first` that has at most `max_count` messages and ends by `last`.
 
-    Each queue gets a share of `max_count` in proportion to its backlog.
+    Each queue that has messages gets one of them if `max_count` allows, because it must not wait for others that always
+    have more. The rest is shared in proportion to what is left of the queues' backlogs.
     """
     waiting = {queue: max(last[queue] - first.get(queue, last[queue]), 0) for queue in sorted(last)}
-    total = sum(waiting.values())
-    if total <= max_count:
+    if sum(waiting.values()) <= max_count:
         return dict(last)
-    shares = {queue: count * max_count // total for queue, count in waiting.items()}
+    busy = sum(1 for count in waiting.values() if count)
+    least = 1 if busy <= max_count else 0
+    shares = {queue: min(count, least) for queue, count in waiting.items()}
+    beyond = {queue: count - shares[queue] for queue, count in waiting.items()}
+    total, room = sum(beyond.values()), max_count - busy * least
+    for queue, count in beyond.items():
+        shares[queue] += count * room // total
     left = max_count - sum(shares.values())
-    for queue in sorted(waiting, key=lambda each: (-(waiting[each] * max_count % total), each)):
+    for queue in sorted(waiting, key=lambda each: (-(beyond[each] * room % total), each)):
         if left and shares[queue] < waiting[queue]:
             shares[queue] += 1
             left -= 1
@@ -261,7 +269,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             source, first, proof = self._open(), from_json(start), proof_of(start)
             last = self._ends() if self._goal is None else dict(self._goal)
-            first |= {queue: source.bounds(queue)[0] for queue in last if queue not in first}
+            new = {queue: source.bounds(queue)[0] for queue in last if queue not in first}
+            first |= new
             ends_before = {queue for queue in last if source.bounds(queue)[1] < first[queue]}
             advanced = {queue for queue, stop in last.items() if stop > first[queue]}
             if replaced := self._replaced(first, proof, ends_before | advanced):
@@ -274,6 +283,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last = self._limit(first, last)
             self._last_batch = time.monotonic()
             self._planned = self._with_proof(first, last, proof)
+            if new:  # a batch that is run again begins there, even if retention has moved the queue's minimum
+                self._planned[NEW_QUEUES] = _nested(new)
             return self._planned
 
     def _ends(self, *, refresh: bool = True) -> Offsets:
@@ -359,7 +370,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first, last = from_json(start), from_json(end)
             if first == last:
                 return []
-            first |= {queue: source.bounds(queue)[0] for queue in last if queue not in first}
+            new = dict(_flat(end.get(NEW_QUEUES, {})))
+            first |= {queue: new.get(queue, source.bounds(queue)[0]) for queue in last if queue not in first}
             if end != self._planned:  # a batch that a restarted query runs again
                 advanced = [queue for queue, stop in last.items() if stop > first[queue]]
                 replaced = self._replaced(first, proof_of(start), advanced)

@@ -38,6 +38,11 @@ _TIME: Final = {"rocketmq": "store_timestamp", "kafka": "timestamp"}
 _CLOCK_STEP_MS: Final = 600_000
 """How far the broker's clock may have been set back: the store times of a queue are searched this much wider."""
 _ALL_TOPICS: Final = ".*"
+_SAME_LIMIT: Final = {
+    f"{end}Timestamp": (f"{end}timestamp", f"{end}offsets", f"{end}offsetsbytimestamp")
+    for end in ("starting", "ending")
+}
+"""The options, in lower case, that say where a read begins or ends. Of these, the timestamp takes precedence."""
 
 
 class MessageTable:
@@ -128,7 +133,7 @@ class MessageTable:
         given = {name.lower() for name, value in self._given.items() if value != _ALL_TOPICS}
         for condition in filters:
             for name, value in self._from_filter(condition).items():
-                if name.lower() not in given:
+                if given.isdisjoint(_SAME_LIMIT.get(name, (name.lower(),))):
                     options.setdefault(name, value)
         if "subscribePattern" in options and not self._reads_all_topics:
             del options["subscribePattern"]

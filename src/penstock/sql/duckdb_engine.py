@@ -24,7 +24,7 @@ import pyarrow as pa
 from penstock.errors import BadQuery, BadSettings
 from penstock.pipeline.arrow_dataset import StoreDataset
 from penstock.pipeline.store_scan import ScanNotes, ScanOptions, StoreScan, find_topic
-from penstock.sql.views import BODY_JSON, GROUPS, QUEUES, Views, replace_key_views
+from penstock.sql.views import BODY_JSON, GROUPS, QUEUES, Views, replace_key_views, told_apart
 
 _MEMORY: Final = "96MB"
 """DuckDB's own memory. The threads of a scan have about as much."""
@@ -66,6 +66,8 @@ class SqlSession:
         if not allow_files:
             self._database.execute("SET enable_external_access = false")
         self._database.execute("SET lock_configuration = true")
+        self._without_views: duckdb.DuckDBPyConnection | None = None
+        self._has_views = False
 
     def __enter__(self) -> SqlSession:
         return self
@@ -80,6 +82,8 @@ class SqlSession:
     def close(self) -> None:
         self._database.interrupt()
         self._database.close()
+        if self._without_views is not None:
+            self._without_views.close()
         shutil.rmtree(self._spill, ignore_errors=True)
 
     def run(self, text: str) -> Iterator[pa.RecordBatchReader]:
@@ -110,20 +114,36 @@ class SqlSession:
     def _add_views(self, statement: str) -> None:
         """Adds the views that a statement names. One that names no table, such as SHOW TABLES, gets all topics."""
         try:
-            named = self._database.get_table_names(statement)
+            named = self._names_in(statement)
         except duckdb.Error:  # PIVOT becomes several statements
             named = {name for name in self.views.names if name.lower() in statement.lower()}
         if not named:
             self.views.refresh()
+        views = []
         for name in named or self.views.names:
             try:
-                view = self.views.find(name)
+                views.append(self.views.find(name))
             except BadSettings:  # a table of the query's own, or an error that DuckDB shows with its place
                 continue
+        for view in told_apart(views, statement) if named else views:
             if view not in (QUEUES, GROUPS):
                 self._add_messages(view, self.views.scan_of(view))
             elif named:
                 self._database.register(view, self.views.table_of(view))
+
+    def _names_in(self, statement: str) -> set[str]:
+        """Returns the tables that a statement names.
+
+        DuckDB leaves out views that exist, so an empty database is asked from the second statement on. Opening it takes
+        as long as a short query. Raises duckdb.Error.
+        """
+        if not self._has_views:
+            self._has_views = True
+            return self._database.get_table_names(statement)
+        if self._without_views is None:
+            settings: dict[str, str | bool | int | float | list[str]] = {**_SETTINGS, "threads": 1}
+            self._without_views = duckdb.connect(config=settings | {"enable_external_access": False})
+        return self._without_views.get_table_names(statement)
 
     def _add_messages(self, name: str, scanned: ScanOptions) -> None:
         table = f"messages of {name}"

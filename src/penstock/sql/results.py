@@ -22,6 +22,24 @@ SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson"
 """The format that the name of a file implies."""
 
 
+def with_distinct_names(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Returns the rows with a number after each name that an earlier column has, as in `body` and `body_1`.
+
+    A join may give two columns one name, and a row of JSON lines or of a table has each name once.
+    """
+    names: list[str] = []
+    taken = set(rows.schema.names)
+    for name in rows.schema.names:
+        unique, number = name, 0
+        while unique in names or (number and unique in taken):
+            number += 1
+            unique = f"{name}_{number}"
+        names.append(unique)
+    schema = pa.schema([field.with_name(name) for field, name in zip(rows.schema, names, strict=True)])
+    renamed = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in rows)
+    return rows if len(taken) == len(names) else pa.RecordBatchReader.from_batches(schema, renamed)
+
+
 def lines(rows: pa.RecordBatchReader, form: str) -> Iterator[str]:
     """Yields the rows as text, in pieces of whole lines; `form` is csv, which begins with a header, or jsonl."""
     names = rows.schema.names

@@ -21,7 +21,7 @@ from penstock.pipeline.ranges import ReadTask
 from penstock.pipeline.session import map_in_workers
 from penstock.pipeline.source_rows import ROW_SCHEMA, RowShape
 from penstock.pipeline.store_scan import BODY_TEXT, ScanOptions, find_topic
-from penstock.sql.views import BODY_JSON, GROUPS, QUEUES, Views, replace_key_views
+from penstock.sql.views import BODY_JSON, GROUPS, QUEUES, Views, replace_key_views, told_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,9 +55,10 @@ class SparkSqlSession:
         columns = _columns_in(query)
         for view in key_views:
             self._messages(self._views.scan_of_key(view), columns).createOrReplaceTempView(quote(view.name))
-        for name in self._views.names:
-            if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", query, re.IGNORECASE):
-                continue
+        named = (
+            name for name in self._views.names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", query, re.IGNORECASE)
+        )
+        for name in told_apart(named, query):
             if name in (QUEUES, GROUPS):
                 frame = self._spark.createDataFrame(self._views.table_of(name))
             else:

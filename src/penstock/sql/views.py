@@ -8,7 +8,7 @@ before an engine sees it, because an engine cannot call the index itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -95,6 +95,25 @@ def replace_key_views(query: str, quote: Callable[[str], str]) -> tuple[str, lis
         return quote(view.name)
 
     return _BY_KEY.sub(replace, query), list(found.values())
+
+
+def told_apart(views: Iterable[str], query: str) -> list[str]:
+    """Returns the views that a query names. Of topics that differ in case only, that is the one that its text has.
+
+    Raises BadQuery if it has both or neither of them, because engines take them for one.
+    """
+    by_name: dict[str, list[str]] = {}
+    for view in sorted(set(views)):
+        by_name.setdefault(view.lower(), []).append(view)
+    chosen = []
+    for same in by_name.values():
+        spelled = same if len(same) == 1 else [view for view in same if view in query]
+        if len(spelled) != 1:
+            raise BadQuery(
+                f"the topics {' and '.join(same)} differ in case only; write the name as it is, and one of them a query"
+            )
+        chosen += spelled
+    return chosen
 
 
 class Views:

@@ -26,7 +26,8 @@ from penstock.store.settings import Settings
 _SIGNS = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock")
 _TRIES = 3
 _SHOWN_STORES: Final = 8
-_FILE_URI: Final = re.compile(r"^file:(//)?(?=/)")
+_FILE_URI: Final = re.compile(r"^file:(//)?(?=/(?!/))")
+_OTHER_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 T = TypeVar("T")
 
@@ -132,6 +133,16 @@ def no_store(folder: Path, why: str = "") -> BadStore:
     return BadStore(f"there is no store here{': ' if why else ''}{why}; check the path", path=folder)
 
 
+def local_path(text: str) -> str:
+    """Returns a path that may be given as a `file:` URI, as Spark's users do. Raises BadSettings for other URIs."""
+    plain = _FILE_URI.sub("", text)
+    if _OTHER_URI.match(plain):
+        raise BadSettings(
+            f"path '{text}' is not in a local file system; a store is a folder that all hosts have mounted"
+        )
+    return plain
+
+
 def find_paths(given: Sequence[str]) -> list[Path]:
     """Returns the folders that paths and globs name, sorted and distinct. Raises BadSettings if a glob has no match.
 
@@ -139,7 +150,7 @@ def find_paths(given: Sequence[str]) -> list[Path]:
     """
     unique: dict[Path, Path] = {}
     for text in given:
-        plain = _FILE_URI.sub("", text)
+        plain = local_path(text)
         folders = [Path(plain)]
         if glob.has_magic(plain) and not folders[0].is_dir():
             root = Path(folders[0].anchor or ".")
