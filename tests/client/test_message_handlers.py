@@ -650,3 +650,31 @@ def test_consumption_goes_on_after_a_handler_waited_for_something_that_was_cance
             await until_true(lambda: set(consumed) == bodies)
 
     run(main())
+
+
+def test_run_and_close_both_wait_for_the_running_handler(run: Run, b: LocalBroker) -> None:
+    async def main() -> None:
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def handle(received: ReceivedMessage) -> None:
+            began.set()
+            await may_end.wait()
+
+        await send(b, b"x")
+        options = PushOptions(consume_from="first", close_timeout_s=SOON_S)
+        consumer = PushConsumer("CID", handle, b.namesrv, subscriptions=ORDERS, options=options)
+        running = asyncio.create_task(consumer.run())
+        await began.wait()
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.wait([running, closing], timeout=0.1)
+        assert not running.done()
+        may_end.set()
+        await running
+        await closing
+        again = Gathered()
+        async with PushConsumer("CID", again, b.namesrv, subscriptions=ORDERS, options=FIRST):
+            await send(b, b"y")
+            await again.until_has({b"y"})
+        assert b"x" not in again.bodies
+
+    run(main())

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import threading
 import time
 import traceback
 import types
@@ -143,7 +144,7 @@ class ThreadHop:
                 return
             try:
                 self.results.append(self._function(argument))
-            except BaseException as error:  # also SystemExit, which would end the loop
+            except BaseException as error:
                 self.results.append(error)
             if time.monotonic() >= ends_at:
                 return
@@ -254,9 +255,9 @@ class HandlerRunner:
         except Exception as error:
             return self._failed(error, first)
         except BaseException as error:
-            if call.is_async:
+            if call.is_async and _ends_program():
                 raise
-            return self._failed(error, first)  # such as SystemExit, which would end the loop instead of the thread
+            return self._failed(error, first)
         finally:
             if task is not None:
                 self._watch.end(task)
@@ -283,7 +284,9 @@ class HandlerRunner:
                 if not call.has_timeout:
                     raise
                 result = self._failed(error, message)
-            except Exception as error:
+            except BaseException as error:
+                if not isinstance(error, Exception) and _ends_program():
+                    raise
                 result = self._failed(error, message)
             else:
                 if call.is_quick or number < len(messages):
@@ -358,6 +361,11 @@ class HandlerRunner:
         self._watch.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _ends_program() -> bool:
+    """Whether SystemExit ends the program here, and not only a thread, which may be that of a synchronous client."""
+    return threading.current_thread() is threading.main_thread()
 
 
 async def _wait_for(awaitable: Awaitable[T]) -> T:
