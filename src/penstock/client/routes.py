@@ -18,7 +18,7 @@ from functools import cached_property
 from math import inf
 from typing import Final
 
-from penstock.client.connection_pool import ConnectionPool
+from penstock.client.connection_pool import ConnectionPool, shared
 from penstock.errors import NoAnswer, NoRoute, PenstockError, Refused, Unreachable
 from penstock.protocol import fields
 from penstock.protocol.bodies.queues import MessageQueue
@@ -282,7 +282,8 @@ class Routes:
         if task is None:
             task = self._fetching[topic] = asyncio.create_task(fetch())
             task.add_done_callback(lambda done: self._fetched(topic, done))
-        return await asyncio.shield(task)
+        closed = f"the route of topic '{topic}' was not fetched: this client is closed; create a new one"
+        return await shared(task, lambda: Unreachable(closed))
 
     def _fetched(self, topic: str, task: asyncio.Task[Route]) -> None:
         self._fetching.pop(topic, None)
