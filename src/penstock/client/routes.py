@@ -263,7 +263,9 @@ class Routes:
         self._cluster = {name: dict(broker.broker_addrs) for name, broker in table.items()}
 
     def brokers(self) -> dict[str, dict[int, str]]:
-        """Returns the addresses of all known brokers, by broker name and then broker id."""
+        """Returns the addresses of all known brokers, by broker name and then broker id. Of a broker with several
+        routes, those of the route that was fetched last: the route of a topic that was deleted stays as it was.
+        """
         brokers: dict[str, dict[int, str]] = dict(self._cluster)
         for route in self._known.values():
             brokers.update(route.brokers)
@@ -291,8 +293,8 @@ class Routes:
             self._store(task.result())
 
     def _store(self, route: Route) -> None:
-        before = self._known.get(route.topic)
-        self._known[route.topic] = route
+        before = self._known.pop(route.topic, None)
+        self._known[route.topic] = route  # behind all others: see `brokers`
         if before is not None and before != route:
             for notify in self.on_change:
                 notify(route.topic)
