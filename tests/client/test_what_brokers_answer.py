@@ -210,3 +210,24 @@ def test_the_first_commit_of_a_group_goes_alone_because_java_loses_one_of_two(ru
     run(main())
     one, three = ["asked", "answered"], ["asked"] * 3 + ["answered"] * 3
     assert events == [*one, "asked", "asked", "answered", "answered", *three]
+
+
+def test_after_a_pull_that_fails_at_a_slave_the_next_one_goes_to_the_master(run: Run) -> None:
+    refuses = [False, True, False]
+
+    def pull(connection: Connection, command: Command) -> Command:
+        if refuses.pop(0):
+            return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "the slave does not know the group")
+        return command.reply(19, "NO_NEW_MSG", {**BOUNDS, "suggestWhichBrokerId": "1"})
+
+    async def main() -> None:
+        fake = FakeCluster({RequestCode.PULL_MESSAGE: pull}, broker_ids=(0, 1))
+        async with fake.running(), PullConsumer("CID", fake.namesrv) as consumer:
+            (queue,) = await consumer.queues("T")
+            await consumer.pull(queue, 1)
+            assert consumer._fetcher._choose_broker(queue)[0] == 1
+            with pytest.raises(Refused):
+                await consumer.pull(queue, 1)
+            assert consumer._fetcher._choose_broker(queue)[0] == 0
+
+    run(main())
