@@ -183,6 +183,13 @@ class Assignments:
 
     # -- queues ----------------------------------------------------------------------------------------------
 
+    def locked(self) -> list[MessageQueue]:
+        """Returns the queues whose locks this consumer keeps: its own, and those that it loses or restarts while their
+        handler still runs. Without its lock, another client would handle the same message meanwhile.
+        """
+        locks = self._locks
+        return [*self.table, *(queue for queue in self._release_tasks if locks is not None and locks.holds(queue))]
+
     async def update(self, topic: str, queues: set[MessageQueue]) -> bool:
         """Makes `queues` the consumer's queues of a topic: removes all others and adds new ones. Returns False if a new
         queue could not be added yet.

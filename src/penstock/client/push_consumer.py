@@ -354,7 +354,7 @@ class PushConsumer(ClientLifecycle):
 
     async def _renew_locks(self) -> None:
         assert self._locks is not None
-        await self._locks.lock(list(self._assignments.table))
+        await self._locks.lock(self._assignments.locked())
 
 
 @contextlib.contextmanager
