@@ -15,7 +15,7 @@ from support.loopback import SOON_S
 
 from penstock.client import Admin, ClientConfig, Message, MessageQueue, Producer, ProducerOptions, PushConsumer
 from penstock.client.routes import Route, Routes
-from penstock.errors import BadSettings, NoRoute, Refused, Unreachable
+from penstock.errors import BadRequest, BadSettings, NoRoute, Refused, Unreachable
 from penstock.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
@@ -256,5 +256,30 @@ def test_an_address_is_that_of_the_route_that_was_fetched_last(run: Run) -> None
             master = "127.0.0.1:2"
             await routes.refresh()
             assert routes.address("a") == master
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("queues", "order"), [((2**31 - 1, 1), None), ((1, 2**31 - 1), None), ((1, 1), "a:1;b:" + "9" * 5000)]
+)
+def test_a_route_with_more_queues_than_can_be_is_refused_before_they_are_listed(
+    run: Run, queues: tuple[int, int], order: str | None
+) -> None:
+    def route_of(connection: Connection, command: Command) -> Command:
+        data = TopicRouteData(
+            broker_datas=[BrokerData(broker_name="a", broker_addrs={0: "127.0.0.1:1"})],
+            queue_datas=[QueueData(broker_name="a", perm=6, read_queue_nums=queues[0], write_queue_nums=queues[1])],
+            order_topic_conf=order,
+        )
+        return command.reply(ResponseCode.SUCCESS, body=data.to_bytes())
+
+    async def main() -> None:
+        handlers = {RequestCode.GET_ROUTEINFO_BY_TOPIC: route_of}
+        async with FakeCluster(handlers).running() as fake, Producer("PID", fake.namesrv) as producer:
+            with pytest.raises(BadRequest, match="too many queues"):
+                await producer.send(Message("T", b"x"), timeout_s=5)
+            with pytest.raises(BadRequest, match="too many queues"):
+                await producer.send(Message("T", b"x"))
 
     run(main())
