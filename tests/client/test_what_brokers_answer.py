@@ -19,7 +19,10 @@ from penstock.client import (
     ProducerOptions,
     PullConsumer,
     PullStatus,
+    PushConsumer,
+    PushOptions,
     SendStatus,
+    assigned_queues,
 )
 from penstock.errors import BadSettings, NoAnswer, Refused, Unreachable
 from penstock.protocol.bodies.queues import MessageQueue
@@ -229,5 +232,34 @@ def test_after_a_pull_that_fails_at_a_slave_the_next_one_goes_to_the_master(run:
             with pytest.raises(Refused):
                 await consumer.pull(queue, 1)
             assert consumer._fetcher._choose_broker(queue)[0] == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("code", [ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED])
+def test_a_consumer_pauses_where_a_broker_has_neither_messages_nor_another_offset(
+    run: Run, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As a slave answers that lags behind the group's offset, while its master is down."""
+    monkeypatch.setattr(assigned_queues, "_MIN_PAUSE_S", 1000.0)
+    asked = asyncio.Event()
+
+    def pull(connection: Connection, command: Command) -> Command:
+        asked.set()
+        return command.reply(code, "not here", {**BOUNDS, "nextBeginOffset": "7", "suggestWhichBrokerId": "0"})
+
+    async def main() -> None:
+        handlers = {
+            RequestCode.GET_MAX_OFFSET: lambda connection, command: command.reply(0, None, {"offset": "7"}),
+            RequestCode.PULL_MESSAGE: pull,
+        }
+        options = PushOptions(broadcast=True)
+        async with (
+            FakeCluster(handlers).running() as fake,
+            PushConsumer("CID", print, fake.namesrv, subscriptions={"T": "*"}, options=options),
+        ):
+            await asked.wait()
+            await asyncio.sleep(0.1)  # time for hundreds of pulls
+            assert len(fake.of(RequestCode.PULL_MESSAGE)) == 1
 
     run(main())

@@ -38,6 +38,8 @@ It limits the messages that are delivered again after a crash.
 _LONG_POLL_S: Final = 15.0
 _MIN_PAUSE_S: Final = 0.2
 _MAX_PAUSE_S: Final = 3.0
+_NOT_HELD: Final = frozenset({PullStatus.NO_MATCHED_MSG, PullStatus.OFFSET_ILLEGAL})
+"""Answers without messages that a broker gives at once, also to a long poll."""
 _UNKNOWN_SUBSCRIPTION: Final = frozenset(
     {
         ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -333,6 +335,9 @@ class Assignments:
             )
         )
         if process_queue.dropped:
+            return
+        if page.status in _NOT_HELD and page.next_offset == process_queue.next_offset:
+            await asyncio.sleep(_MIN_PAUSE_S)  # a slave that does not have the offset yet says so at once, each time
             return
         if page.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
