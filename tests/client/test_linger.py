@@ -266,3 +266,23 @@ def test_a_blocking_producer_lingers_and_flushes_too(b: LocalBroker) -> None:
 def test_options_that_make_no_batch_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadSettings):
         ProducerOptions(**options)
+
+
+def test_a_full_batch_is_written_at_once_over_an_open_connection(run: Run) -> None:
+    async def main() -> None:
+        server = Broker()
+        async with (
+            server.cluster.running() as fake,
+            Producer("PID", fake.namesrv, options=lingering(batch_bytes=2000)) as producer,
+        ):
+            first = asyncio.create_task(producer.send(Message("T", b"connects")))
+            await producer.flush()
+            await first
+            sends = [asyncio.create_task(producer.send(Message("T", b"x" * 500))) for _ in range(4)]
+            async with asyncio.timeout(LONG_S / 2):
+                await asyncio.gather(*sends[:3])
+            assert server.sizes == [1, 3]
+            await producer.flush()
+            await sends[3]
+
+    run(main())

@@ -603,3 +603,92 @@ def test_one_timer_cancels_each_call_that_is_late_and_no_other(run: Run) -> None
         runner.close()
 
     run(main())
+
+
+# -- handlers that end in odd ways -----------------------------------------------------------------------------------
+
+
+async def cancelled_at_once(received: ReceivedMessage) -> None:
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    gone.cancel()
+    await gone
+
+
+async def cancelled_later(received: ReceivedMessage) -> None:
+    await asyncio.sleep(0)
+    await cancelled_at_once(received)
+
+
+def cancelled_in_a_thread(received: ReceivedMessage) -> None:
+    raise asyncio.CancelledError
+
+
+def exits_in_a_thread(received: ReceivedMessage) -> None:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("handler", [cancelled_at_once, cancelled_later, cancelled_in_a_thread, exits_in_a_thread])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_handler_that_ends_in_an_odd_way_has_failed(run: Run, handler: Any, count: int) -> None:
+    async def main() -> None:
+        runner = HandlerRunner(handler, 1, 10)
+        messages = [message(offset) for offset in range(count)]
+        left: list[ReceivedMessage] = []
+        outcomes = await runner.run(messages, left.extend)
+        assert outcomes
+        assert all(isinstance(outcome, Later) for outcome in outcomes)
+        assert len(outcomes) + len(left) == count
+        runner.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_consumption_goes_on_after_a_handler_waited_for_something_that_was_cancelled(
+    run: Run, b: LocalBroker, ordered: bool
+) -> None:
+    async def main() -> None:
+        bodies = {b"%d" % number for number in range(8)}
+        consumed: list[bytes] = []
+        failed: set[bytes] = set()
+
+        async def handle(received: ReceivedMessage) -> None:
+            if received.body not in failed:
+                failed.add(received.body)
+                await cancelled_later(received)
+            consumed.append(received.body)
+
+        await send(b, *bodies)
+        options = PushOptions(consume_from="first", ordered=ordered, max_in_flight=2, suspend_s=0.01)
+        async with PushConsumer("CID", handle, b.namesrv, subscriptions=ORDERS, options=options):
+            await until_true(lambda: set(consumed) == bodies)
+
+    run(main())
+
+
+def test_run_and_close_both_wait_for_the_running_handler(run: Run, b: LocalBroker) -> None:
+    async def main() -> None:
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def handle(received: ReceivedMessage) -> None:
+            began.set()
+            await may_end.wait()
+
+        await send(b, b"x")
+        options = PushOptions(consume_from="first", close_timeout_s=SOON_S)
+        consumer = PushConsumer("CID", handle, b.namesrv, subscriptions=ORDERS, options=options)
+        running = asyncio.create_task(consumer.run())
+        await began.wait()
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.wait([running, closing], timeout=0.1)
+        assert not running.done()
+        may_end.set()
+        await running
+        await closing
+        again = Gathered()
+        async with PushConsumer("CID", again, b.namesrv, subscriptions=ORDERS, options=FIRST):
+            await send(b, b"y")
+            await again.until_has({b"y"})
+        assert b"x" not in again.bodies
+
+    run(main())

@@ -181,3 +181,28 @@ def test_a_queue_that_another_client_has_locked_is_left_alone(run: Run, b: Local
         assert_in_order(gathered)
 
     run(main())
+
+
+def test_a_queue_that_moves_stays_locked_as_long_as_its_handler_runs(run: Run, b: LocalBroker) -> None:
+    async def main() -> None:
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            began.set()
+            await may_end.wait()
+
+        loop = asyncio.get_running_loop()
+        options = PushOptions(ordered=True, consume_from="first")
+        await send_keyed(b.namesrv, 0, 1)
+        async with PushConsumer("CID", handle, b.namesrv, subscriptions=ORDERS, options=options) as slow:
+            await began.wait()
+            locks = slow._locks
+            assert locks is not None
+            (queue,) = [each for each, held in slow._assignments.table.items() if held.cached_offsets]
+            slow._assignments.remove(queue)  # as a rebalance does
+            almost_over = locks._held[queue] = loop.time() + 5
+            await slow._renew_locks()
+            assert locks._held[queue] > almost_over
+            may_end.set()
+
+    run(main())

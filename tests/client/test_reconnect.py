@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from client.test_ordered import OPTIONS, InOrder, assert_in_order
 from client.test_push_consumer import send_numbers
-from support.clients import Gathered, until_true
+from support.clients import FakeCluster, Gathered, until_true
 
 from penstock.client import Message, Producer, ProducerOptions, PushConsumer
 from penstock.errors import PenstockError, Unreachable
+from penstock.protocol.codes import RequestCode
+from penstock.protocol.command import Command
+from penstock.remoting.connection import Connection
 
 if TYPE_CHECKING:
     from client.conftest import Run
@@ -112,5 +115,30 @@ def test_who_restarts_with_the_consumer_away_hears_of_it_at_the_first_pull(run: 
 
         assert b._thread is not None
         b._thread.run(forget())
+
+    run(main())
+
+
+@pytest.mark.parametrize("silent", [RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.HEART_BEAT])
+def test_a_send_that_waits_for_a_broker_while_its_producer_closes_fails_and_is_not_cancelled(
+    run: Run, silent: RequestCode
+) -> None:
+    asked = asyncio.Event()
+
+    def say_nothing(connection: Connection, command: Command) -> None:
+        asked.set()
+
+    async def main() -> None:
+        async with FakeCluster({silent: say_nothing}).running() as fake:
+            producer = await Producer("PID", fake.namesrv).start()
+            sends = [
+                asyncio.create_task(producer.send(Message("T", b"x"), timeout_s=60)),
+                asyncio.create_task(producer.send(Message("T", b"x", sharding_key="k"))),
+            ]
+            await asked.wait()
+            await producer.close()
+            for send in sends:
+                with pytest.raises(Unreachable, match=r"client is closed|producer is closed"):
+                    await send
 
     run(main())

@@ -15,7 +15,7 @@ from support.loopback import SOON_S
 
 from penstock.client import Admin, ClientConfig, Message, MessageQueue, Producer, ProducerOptions, PushConsumer
 from penstock.client.routes import Route, Routes
-from penstock.errors import BadSettings, NoRoute, Refused, Unreachable
+from penstock.errors import BadRequest, BadSettings, NoRoute, Refused, Unreachable
 from penstock.protocol.bodies.routes import BrokerData, QueueData, TopicRouteData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
@@ -230,3 +230,56 @@ def test_a_broker_that_is_not_the_master_any_more_has_the_route_fetched_again(ru
             await until_true(lambda: len(cluster.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) >= 2)
 
     run(check())
+
+
+def test_an_address_is_that_of_the_route_that_was_fetched_last(run: Run) -> None:
+    """Of two topics at one broker, the second is deleted, and another machine becomes the broker's master."""
+    master, topics = "127.0.0.1:1", {"kept", "deleted"}
+
+    def route_of(connection: Connection, command: Command) -> Command:
+        if command.ext["topic"] not in topics:
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST)
+        data = TopicRouteData(
+            broker_datas=[BrokerData(broker_name="a", broker_addrs={0: master})],
+            queue_datas=[QueueData(broker_name="a", perm=6, read_queue_nums=1, write_queue_nums=1)],
+        )
+        return command.reply(ResponseCode.SUCCESS, body=data.to_bytes())
+
+    async def main() -> None:
+        nonlocal master
+        handlers = {RequestCode.GET_ROUTEINFO_BY_TOPIC: route_of}
+        async with FakeCluster(handlers).running() as fake, Admin(fake.namesrv) as admin:
+            routes = admin._instance.routes
+            await routes.find("kept")
+            await routes.find("deleted")
+            topics.remove("deleted")
+            master = "127.0.0.1:2"
+            await routes.refresh()
+            assert routes.address("a") == master
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("queues", "order"), [((2**31 - 1, 1), None), ((1, 2**31 - 1), None), ((1, 1), "a:1;b:" + "9" * 5000)]
+)
+def test_a_route_with_more_queues_than_can_be_is_refused_before_they_are_listed(
+    run: Run, queues: tuple[int, int], order: str | None
+) -> None:
+    def route_of(connection: Connection, command: Command) -> Command:
+        data = TopicRouteData(
+            broker_datas=[BrokerData(broker_name="a", broker_addrs={0: "127.0.0.1:1"})],
+            queue_datas=[QueueData(broker_name="a", perm=6, read_queue_nums=queues[0], write_queue_nums=queues[1])],
+            order_topic_conf=order,
+        )
+        return command.reply(ResponseCode.SUCCESS, body=data.to_bytes())
+
+    async def main() -> None:
+        handlers = {RequestCode.GET_ROUTEINFO_BY_TOPIC: route_of}
+        async with FakeCluster(handlers).running() as fake, Producer("PID", fake.namesrv) as producer:
+            with pytest.raises(BadRequest, match="too many queues"):
+                await producer.send(Message("T", b"x"), timeout_s=5)
+            with pytest.raises(BadRequest, match="too many queues"):
+                await producer.send(Message("T", b"x"))
+
+    run(main())

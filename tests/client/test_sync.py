@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import signal
+import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +19,7 @@ from penstock.client.admin.brokers import ClusterAdmin
 from penstock.client.admin.groups import GroupAdmin
 from penstock.client.admin.messages import MessageAdmin
 from penstock.client.admin.topics import OffsetAdmin, TopicAdmin
+from penstock.client.event_loop_thread import LoopThread
 from penstock.client.message import Message, ReceivedMessage
 from penstock.client.push_consumer import PushOptions
 from penstock.client.sync import Admin, Producer, PullConsumer, PushConsumer, TransactionProducer
@@ -146,3 +150,106 @@ def test_every_method_is_there_without_await_too(asynchronous: type, plain: type
     assert names - left_out <= set(dir(plain))
     for name in names - left_out:
         assert getattr(plain, name).__doc__, name
+
+
+# -- ends ------------------------------------------------------------------------------------------------------------
+
+
+def committed(b: LocalBroker, group: str) -> int:
+    with PullConsumer(group, b.namesrv) as consumer:
+        offsets = [consumer.offsets.committed(group, queue, exact=True) for queue in consumer.queues("orders")]
+    return sum(offset or 0 for offset in offsets)
+
+
+def test_run_and_close_in_two_threads_both_wait_for_the_running_handler(b: LocalBroker) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def handle(message: ReceivedMessage) -> None:
+        began.set()
+        assert may_end.wait(60)
+
+    with Producer("PID", b.namesrv) as producer:
+        producer.send(Message("orders", b"x"))
+    options = PushOptions(consume_from="first", close_timeout_s=60)
+    consumer = PushConsumer("CID", handle, b.namesrv, subscriptions={"orders": "*"}, options=options)
+    with ThreadPoolExecutor(3) as threads:
+        running = threads.submit(consumer.run)
+        assert began.wait(60)
+        closing = [threads.submit(consumer.close) for _ in range(2)]
+        eventually(consumer._inner._stop.is_set, "the consumer does not close")
+        assert not wait([running, *closing], 0.2).done
+        may_end.set()
+        for each in (running, *closing):
+            each.result(60)
+    assert committed(b, "CID") == 1
+
+
+def test_a_loop_ends_when_another_thread_has_closed_the_consumer(b: LocalBroker) -> None:
+    with Producer("PID", b.namesrv) as producer:
+        producer.send(Message("orders", b"x"))
+    options = PushOptions(consume_from="first", close_timeout_s=0)
+    consumer = PushConsumer("CID", None, b.namesrv, subscriptions={"orders": "*"}, options=options)
+    for message in consumer:
+        assert message.body == b"x"
+        with ThreadPoolExecutor(1) as other:
+            other.submit(consumer.close).result(60)
+
+
+def test_a_call_that_comes_while_the_loop_ends_is_refused_and_does_not_hang() -> None:
+    thread, refused = LoopThread("penstock test"), threading.Event()
+
+    def call() -> None:
+        with pytest.raises(PenstockError, match="after `close`"):
+            thread.run(asyncio.sleep(60))
+        refused.set()
+
+    async def last() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.to_thread(call)
+
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(thread.run, last())
+        eventually(lambda: len(asyncio.all_tasks(thread.loop)) == 1, "the task does not begin")
+        thread.close()
+        with pytest.raises(CancelledError):
+            waiting.result(60)
+    assert refused.is_set()
+
+
+def test_a_coroutine_that_exits_has_failed_and_does_not_end_the_loop(b: LocalBroker) -> None:
+    exits, again = [True, True], threading.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        if exits:
+            exits.pop()
+            if exits:
+                await asyncio.sleep(0)  # the other time it exits at once
+            sys.exit(3)
+        again.set()
+
+    with Producer("PID", b.namesrv) as producer:
+        producer.send(Message("orders", b"x"))
+    options = PushOptions(consume_from="first")
+    with PushConsumer("CID", handle, b.namesrv, subscriptions={"orders": "*"}, options=options):
+        assert again.wait(60)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_process_is_told_to_create_its_own_client(b: LocalBroker) -> None:
+    with Producer("PID", b.namesrv) as producer:
+        assert producer.send(Message("orders", b"x")).ok
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                signal.alarm(30)  # a call that hangs must not leave a process behind
+                with pytest.raises(PenstockError, match="create one after the fork"):
+                    producer.send(Message("orders", b"y"))
+                producer.close()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert producer.send(Message("orders", b"z")).ok

@@ -11,7 +11,7 @@ from client.test_producer import everything
 from support.clients import Gathered, until_true
 
 from penstock.client import Message, PushConsumer, ReceivedMessage, TransactionProducer, TransactionState
-from penstock.errors import BadMessage
+from penstock.errors import BadMessage, BadSettings
 from penstock.testing import broker
 
 if TYPE_CHECKING:
@@ -140,3 +140,23 @@ def test_a_transaction_has_no_delay(run: Run, b: LocalBroker) -> None:
             assert (await producer.send(Message("orders", b"plain"))).ok
 
     run(main())
+
+
+def test_a_program_that_forgets_to_answer_is_told_so_and_the_transaction_stays_open(run: Run) -> None:
+    checks = [None, COMMIT]
+
+    def check(message: ReceivedMessage) -> TransactionState:
+        return checks.pop(0) if len(checks) > 1 else checks[0]  # type: ignore[return-value]
+
+    async def main(namesrv: str) -> None:
+        gathered = Gathered()
+        async with (
+            PushConsumer("CID", gathered, namesrv, subscriptions=ORDERS),
+            TransactionProducer("PID", check, namesrv) as producer,
+        ):
+            with pytest.raises(BadSettings, match="must be a TransactionState, not None"):
+                await producer.send_in_transaction(Message("orders", b"x"), saying(None))  # type: ignore[arg-type]
+            await gathered.until_has({b"x"})
+
+    with broker(["orders"], settings=SOON) as b:
+        run(main(b.namesrv))

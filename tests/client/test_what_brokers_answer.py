@@ -19,7 +19,10 @@ from penstock.client import (
     ProducerOptions,
     PullConsumer,
     PullStatus,
+    PushConsumer,
+    PushOptions,
     SendStatus,
+    assigned_queues,
 )
 from penstock.errors import BadSettings, NoAnswer, Refused, Unreachable
 from penstock.protocol.bodies.queues import MessageQueue
@@ -210,3 +213,53 @@ def test_the_first_commit_of_a_group_goes_alone_because_java_loses_one_of_two(ru
     run(main())
     one, three = ["asked", "answered"], ["asked"] * 3 + ["answered"] * 3
     assert events == [*one, "asked", "asked", "answered", "answered", *three]
+
+
+def test_after_a_pull_that_fails_at_a_slave_the_next_one_goes_to_the_master(run: Run) -> None:
+    refuses = [False, True, False]
+
+    def pull(connection: Connection, command: Command) -> Command:
+        if refuses.pop(0):
+            return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "the slave does not know the group")
+        return command.reply(19, "NO_NEW_MSG", {**BOUNDS, "suggestWhichBrokerId": "1"})
+
+    async def main() -> None:
+        fake = FakeCluster({RequestCode.PULL_MESSAGE: pull}, broker_ids=(0, 1))
+        async with fake.running(), PullConsumer("CID", fake.namesrv) as consumer:
+            (queue,) = await consumer.queues("T")
+            await consumer.pull(queue, 1)
+            assert consumer._fetcher._choose_broker(queue)[0] == 1
+            with pytest.raises(Refused):
+                await consumer.pull(queue, 1)
+            assert consumer._fetcher._choose_broker(queue)[0] == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("code", [ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED])
+def test_a_consumer_pauses_where_a_broker_has_neither_messages_nor_another_offset(
+    run: Run, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As a slave answers that lags behind the group's offset, while its master is down."""
+    monkeypatch.setattr(assigned_queues, "_MIN_PAUSE_S", 1000.0)
+    asked = asyncio.Event()
+
+    def pull(connection: Connection, command: Command) -> Command:
+        asked.set()
+        return command.reply(code, "not here", {**BOUNDS, "nextBeginOffset": "7", "suggestWhichBrokerId": "0"})
+
+    async def main() -> None:
+        handlers = {
+            RequestCode.GET_MAX_OFFSET: lambda connection, command: command.reply(0, None, {"offset": "7"}),
+            RequestCode.PULL_MESSAGE: pull,
+        }
+        options = PushOptions(broadcast=True)
+        async with (
+            FakeCluster(handlers).running() as fake,
+            PushConsumer("CID", print, fake.namesrv, subscriptions={"T": "*"}, options=options),
+        ):
+            await asked.wait()
+            await asyncio.sleep(0.1)  # time for hundreds of pulls
+            assert len(fake.of(RequestCode.PULL_MESSAGE)) == 1
+
+    run(main())

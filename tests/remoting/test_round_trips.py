@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.loopback import ECHO, Raw, echo, frames, requests, serving, until
 
-from penstock.errors import BadMessage, BadRequest, StoreFailed
+from penstock.errors import BadMessage, BadRequest, StoreFailed, Unreachable
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.command import ONE_WAY, Command
 from penstock.remoting.connection import Connection, connect
@@ -257,3 +257,9 @@ def test_a_half_closed_connection_gets_its_replies_and_is_closed(run: Run) -> No
             assert await raw.until_closed() == b""
 
     run(main())
+
+
+@pytest.mark.parametrize("host", ["a..b", f"{'x' * 70}.example", "a\0b"])
+def test_a_name_that_no_host_can_have_is_unreachable(host: str) -> None:
+    with pytest.raises(Unreachable, match="cannot connect to"):
+        asyncio.run(connect((host, 9876)))

@@ -38,6 +38,8 @@ It limits the messages that are delivered again after a crash.
 _LONG_POLL_S: Final = 15.0
 _MIN_PAUSE_S: Final = 0.2
 _MAX_PAUSE_S: Final = 3.0
+_NOT_HELD: Final = frozenset({PullStatus.NO_MATCHED_MSG, PullStatus.OFFSET_ILLEGAL})
+"""Answers without messages that a broker gives at once, also to a long poll."""
 _UNKNOWN_SUBSCRIPTION: Final = frozenset(
     {
         ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -183,6 +185,13 @@ class Assignments:
 
     # -- queues ----------------------------------------------------------------------------------------------
 
+    def locked(self) -> list[MessageQueue]:
+        """Returns the queues whose locks this consumer keeps: its own, and those that it loses or restarts while their
+        handler still runs. Without its lock, another client would handle the same message meanwhile.
+        """
+        locks = self._locks
+        return [*self.table, *(queue for queue in self._release_tasks if locks is not None and locks.holds(queue))]
+
     async def update(self, topic: str, queues: set[MessageQueue]) -> bool:
         """Makes `queues` the consumer's queues of a topic: removes all others and adds new ones. Returns False if a new
         queue could not be added yet.
@@ -326,6 +335,9 @@ class Assignments:
             )
         )
         if process_queue.dropped:
+            return
+        if page.status in _NOT_HELD and page.next_offset == process_queue.next_offset:
+            await asyncio.sleep(_MIN_PAUSE_S)  # a slave that does not have the offset yet says so at once, each time
             return
         if page.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(

@@ -164,6 +164,8 @@ class OutgoingBatches:
         batch = self._waiting.get(key)
         if batch is not None and batch.size + size > self._batch_bytes:
             self._leave(batch)
+            if self._linger_s:  # else the flush of this turn comes
+                self._sent()
             batch = None
         if batch is None:
             batch = self._waiting[key] = SendBatch(BatchKey(*key))

@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.errors import Unreachable
 from penstock.remoting.connection import Connection, connect
 from penstock.remoting.handlers import Handlers
 from penstock.remoting.sockets import parse_address
 
+T = TypeVar("T")
 _CLOSE_S: Final = 1.0
 
 OnConnect = Callable[[str, Connection], Awaitable[None]]
@@ -54,12 +55,12 @@ class ConnectionPool:
         if connection is not None:
             return connection
         if self._closed:
-            raise Unreachable(f"cannot connect to {address}: this client is closed; create a new one")
+            raise _closed(address)
         task = self._connecting.get(address)
         if task is None:
             task = self._connecting[address] = asyncio.create_task(self._connect(address))
             task.add_done_callback(lambda done: self._connected(address, done))
-        return await asyncio.shield(task)
+        return await shared(task, lambda: _closed(address))
 
     def find(self, address: str) -> Connection | None:
         """Returns the open connection to an address, or None."""
@@ -117,3 +118,20 @@ class ConnectionPool:
             del self._open[address]
             for notify in self.on_lost:
                 notify(address)
+
+
+async def shared(task: asyncio.Task[T], closed: Callable[[], Unreachable]) -> T:
+    """Returns the result of a task that several callers wait for. Raises what `closed` returns if the client that owns
+    the task cancels it, so that a caller is not taken for cancelled.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        caller = asyncio.current_task()
+        if task.cancelled() and caller is not None and not caller.cancelling():
+            raise closed() from None
+        raise
+
+
+def _closed(address: str) -> Unreachable:
+    return Unreachable(f"cannot connect to {address}: this client is closed; create a new one")

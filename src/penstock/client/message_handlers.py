@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import threading
 import time
 import traceback
 import types
@@ -74,6 +75,7 @@ class _Call:
     function: Callable[[Any], Any]
     is_async: bool
     has_timeout: bool
+    """False only for `MessageStream.hand_over`, which is cancelled to give its message up."""
     is_batch: bool
     is_quick: bool = True
     """Whether the last call of a coroutine function returned without waiting for anything."""
@@ -142,7 +144,7 @@ class ThreadHop:
                 return
             try:
                 self.results.append(self._function(argument))
-            except Exception as error:
+            except BaseException as error:
                 self.results.append(error)
             if time.monotonic() >= ends_at:
                 return
@@ -240,15 +242,22 @@ class HandlerRunner:
                 return await call.function(argument)
             result = await asyncio.get_running_loop().run_in_executor(self._pool(), call.function, argument)
             return await result if inspect.isawaitable(result) else result
-        except asyncio.CancelledError:
-            if task is None or not self._watch.end(task):
+        except asyncio.CancelledError as error:
+            if task is None:
                 raise
-            return self._too_late()
+            if self._watch.end(task):
+                return self._too_late()
+            if task.cancelling():
+                raise
+            return self._failed(error, first)  # the handler waited for something that was cancelled
         except TimeoutError:
             return self._too_late()
         except Exception as error:
-            log.debug("the handler failed with %r", first, exc_info=True)
-            return Later(reason=_describe(error))
+            return self._failed(error, first)
+        except BaseException as error:
+            if call.is_async and _ends_program():
+                raise
+            return self._failed(error, first)
         finally:
             if task is not None:
                 self._watch.end(task)
@@ -271,9 +280,14 @@ class HandlerRunner:
                 result = returned.value
             except TimeoutError:
                 result = self._too_late()
-            except Exception as error:
-                log.debug("the handler failed with %r", message, exc_info=True)
-                result = Later(reason=_describe(error))
+            except asyncio.CancelledError as error:
+                if not call.has_timeout:
+                    raise
+                result = self._failed(error, message)
+            except BaseException as error:
+                if not isinstance(error, Exception) and _ends_program():
+                    raise
+                result = self._failed(error, message)
             else:
                 if call.is_quick or number < len(messages):
                     call.is_quick = False
@@ -326,10 +340,14 @@ class HandlerRunner:
             result = await self._run(_Call(_identity, True, True, False), result, message)
         if isinstance(result, TimeoutError):
             return self._too_late()
-        if isinstance(result, Exception):
-            log.debug("the handler failed with %r", message, exc_info=result)
-            return Later(reason=_describe(result))
+        if isinstance(result, BaseException):
+            return self._failed(result, message)
         return None if result is None else _outcome(result, message)
+
+    @staticmethod
+    def _failed(error: BaseException, message: ReceivedMessage) -> Later:
+        log.debug("the handler failed with %r", message, exc_info=error)
+        return Later(reason=_describe(error))
 
     def _too_late(self) -> Later:
         return Later(reason=f"the handler took longer than {self._watch.timeout_s:g} s, or raised TimeoutError")
@@ -343,6 +361,11 @@ class HandlerRunner:
         self._watch.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _ends_program() -> bool:
+    """Whether SystemExit ends the program here, and not only a thread, which may be that of a synchronous client."""
+    return threading.current_thread() is threading.main_thread()
 
 
 async def _wait_for(awaitable: Awaitable[T]) -> T:
@@ -386,7 +409,7 @@ def _identity(value: T) -> T:
     return value
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     """Returns an error in one line, with the place where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

@@ -1,8 +1,8 @@
 """Subscriptions, and pulls (request code 11) of one page: up to `max_messages` consecutive messages of one queue.
 
 `pull_records` pulls from one broker and leaves the records encoded. A `Fetcher` decodes the records and filters them by
-tag. Each reply suggests the id of the broker for the next pull, and a `Fetcher` follows that advice. It is not
-thread-safe: use it from the event loop's thread only.
+tag. Each reply suggests the id of the broker for the next pull, and a `Fetcher` follows that advice until a pull fails
+there. It is not thread-safe: use it from the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from penstock.client.client_instance import ClientInstance
 from penstock.client.message import ReceivedMessage, decode_page
 from penstock.clock import now_ms
-from penstock.errors import BadMessage, BadRequest, BadSettings, NoRoute
+from penstock.errors import BadMessage, BadRequest, BadSettings, NoRoute, PenstockError
 from penstock.format.topics import check_topic
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.routes import MASTER
@@ -147,7 +147,11 @@ class Fetcher:
     async def fetch(self, pull: Pull) -> PullResult:
         """Pulls one page from the best broker. Raises NoRoute, Unreachable, NoAnswer or Refused."""
         broker_id, address = self._choose_broker(pull.queue)
-        page = await pull_records(self._instance, pull, address, broker_id)
+        try:
+            page = await pull_records(self._instance, pull, address, broker_id)
+        except PenstockError:
+            self._suggested.pop(pull.queue, None)  # a slave that is down or refuses must not hold up the queue
+            raise
         self._suggested[pull.queue] = page.suggested_broker_id
         messages = self._messages(page.body, pull)
         return PullResult(page.status, messages, page.next_offset, page.min_offset, page.max_offset)

@@ -162,7 +162,7 @@ class PushConsumer(ClientLifecycle):
         )
         self._rebalance_task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         if not options.broadcast:
             self._add(f"{RETRY_PREFIX}{group}", EVERYTHING)
         for topic, expression in (subscriptions or {}).items():
@@ -200,10 +200,14 @@ class PushConsumer(ClientLifecycle):
         return self
 
     async def close(self) -> None:
-        """Leaves the group: stops pulling, waits for running handlers, and stores the offsets."""
-        if self._closed:
-            return
-        self._closed = True
+        """Leaves the group: stops pulling, waits for running handlers, and stores the offsets. Callers that come while
+        this goes on wait for its end, too.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         self._stop.set()
         self._runner.stream.close()
         if self._rebalance_task is not None:
@@ -350,7 +354,7 @@ class PushConsumer(ClientLifecycle):
 
     async def _renew_locks(self) -> None:
         assert self._locks is not None
-        await self._locks.lock(list(self._assignments.table))
+        await self._locks.lock(self._assignments.locked())
 
 
 @contextlib.contextmanager

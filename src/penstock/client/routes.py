@@ -18,8 +18,8 @@ from functools import cached_property
 from math import inf
 from typing import Final
 
-from penstock.client.connection_pool import ConnectionPool
-from penstock.errors import NoAnswer, NoRoute, PenstockError, Refused, Unreachable
+from penstock.client.connection_pool import ConnectionPool, shared
+from penstock.errors import BadRequest, NoAnswer, NoRoute, PenstockError, Refused, Unreachable
 from penstock.protocol import fields
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.bodies.routes import MASTER, PERM_READ, PERM_WRITE, ClusterInfo, QueueData, TopicRouteData
@@ -34,6 +34,9 @@ TEMPLATE_TOPIC: Final = "TBW102"
 """The template topic: a send to an unknown topic creates the topic with this topic's route."""
 NEW_TOPIC_QUEUES: Final = 4
 """The number of queues that a send-created topic gets at each broker. Name servers assume the same number."""
+_MAX_QUEUES: Final = 1 << 17
+"""Limit of the queues of one route: 4,096, the most that one broker of Penstock gives to a topic, at 32 brokers."""
+_DIGITS: Final = 7
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 1.0
 _GROWTH: Final = 1.3
@@ -180,9 +183,8 @@ class Route:
         )
 
     def _ordered_queues(self, conf: str) -> Iterable[MessageQueue]:
-        for entry in conf.split(";"):
-            name, _, count = entry.partition(":")
-            for queue_id in range(int(count) if count.isdecimal() else 0):
+        for name, count in _order_of(conf):
+            for queue_id in range(count):
                 yield MessageQueue(broker_name=name, queue_id=queue_id, topic=self.topic)
 
 
@@ -201,7 +203,9 @@ class Routes:
         """Callbacks; each is called with the name of a topic whose route has changed."""
 
     async def fetch(self, topic: str) -> Route:
-        """Fetches the route from a name server. Raises Unreachable, Refused, or, for an unknown topic, NoRoute."""
+        """Fetches the route from a name server. Raises Unreachable, Refused, BadRequest for a route that cannot be, or,
+        for an unknown topic, NoRoute.
+        """
         ext = fields.write(GetRoute(topic=topic))
         try:
             reply = await self._name_servers.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
@@ -209,7 +213,7 @@ class Routes:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 raise NoRoute(f"no broker has topic '{topic}'; create it first, or send to it") from None
             raise
-        return Route(topic, TopicRouteData.from_bytes(reply.body))
+        return Route(topic, _checked(TopicRouteData.from_bytes(reply.body), topic))
 
     def known(self, topic: str) -> Route | None:
         """Returns the cached route, or None."""
@@ -263,7 +267,9 @@ class Routes:
         self._cluster = {name: dict(broker.broker_addrs) for name, broker in table.items()}
 
     def brokers(self) -> dict[str, dict[int, str]]:
-        """Returns the addresses of all known brokers, by broker name and then broker id."""
+        """Returns the addresses of all known brokers, by broker name and then broker id. Of a broker with several
+        routes, those of the route that was fetched last: the route of a topic that was deleted stays as it was.
+        """
         brokers: dict[str, dict[int, str]] = dict(self._cluster)
         for route in self._known.values():
             brokers.update(route.brokers)
@@ -282,7 +288,8 @@ class Routes:
         if task is None:
             task = self._fetching[topic] = asyncio.create_task(fetch())
             task.add_done_callback(lambda done: self._fetched(topic, done))
-        return await asyncio.shield(task)
+        closed = f"the route of topic '{topic}' was not fetched: this client is closed; create a new one"
+        return await shared(task, lambda: Unreachable(closed))
 
     def _fetched(self, topic: str, task: asyncio.Task[Route]) -> None:
         self._fetching.pop(topic, None)
@@ -290,8 +297,8 @@ class Routes:
             self._store(task.result())
 
     def _store(self, route: Route) -> None:
-        before = self._known.get(route.topic)
-        self._known[route.topic] = route
+        before = self._known.pop(route.topic, None)
+        self._known[route.topic] = route  # behind all others: see `brokers`
         if before is not None and before != route:
             for notify in self.on_change:
                 notify(route.topic)
@@ -306,6 +313,25 @@ class Routes:
                 raise error from None
         queues = [_new_topic_queues(each) for each in template.data.queue_datas]
         return Route(topic, TopicRouteData(broker_datas=template.data.broker_datas, queue_datas=queues))
+
+
+def _order_of(conf: str) -> Iterable[tuple[str, int]]:
+    """Yields the brokers of an ordered topic, and how many queues each has. A count of many digits is cut off."""
+    for entry in conf.split(";"):
+        name, _, count = entry.partition(":")
+        yield name, int(count[:_DIGITS]) if count.isdecimal() else 0
+
+
+def _checked(data: TopicRouteData, topic: str) -> TopicRouteData:
+    """Returns a route. Raises BadRequest if it has so many queues that a list of them would fill the memory."""
+    read = sum(max(each.read_queue_nums, 0) for each in data.queue_datas)
+    write = sum(max(each.write_queue_nums, 0) for each in data.queue_datas)
+    ordered = sum(count for _, count in _order_of(data.order_topic_conf or ""))
+    found = max(read, write, ordered)
+    if found > _MAX_QUEUES:
+        why = f"the name server's route of topic '{topic}' has too many queues; check the topic's settings"
+        raise BadRequest(why, expected=f"at most {_MAX_QUEUES}", found=found)
+    return data
 
 
 def _new_topic_queues(template: QueueData) -> QueueData:

@@ -11,10 +11,10 @@ methods are thread-safe. The handler of a push consumer runs in a thread pool, u
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.client import admin, producer, pull_consumer, push_consumer, transaction_producer
 from penstock.client.admin.brokers import ClusterAdmin
@@ -30,6 +30,7 @@ from penstock.client.producer import ProducerOptions
 from penstock.client.pull_requests import Sql92
 from penstock.client.push_consumer import PushOptions
 from penstock.client.transaction_producer import TransactionCheck, TransactionState
+from penstock.errors import PenstockError
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.subscription import EVERYTHING
 
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 H = TypeVar("H", bound=AnyHandler)
+R = TypeVar("R")
 
 _SIGNAL_POLL_S = 0.2
 
@@ -144,11 +146,19 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         """
         messages = self._inner.__aiter__()
         try:
-            while (message := self._thread.run(_next(messages))) is not None:
+            while (message := self._run_until_close(_next(messages))) is not None:
                 yield message
         finally:
-            if not self._thread.is_closed:
-                self._thread.run(messages.aclose())
+            self._run_until_close(messages.aclose())
+
+    def _run_until_close(self, coroutine: Coroutine[Any, Any, R]) -> R | None:
+        """Runs a coroutine on the loop; returns None if this consumer is closed, by another thread."""
+        try:
+            return self._thread.run(coroutine)
+        except PenstockError:
+            if self._thread.is_closed:
+                return None
+            raise
 
     def reject(self, message: ReceivedMessage, outcome: Later | DeadLetter | None = None) -> None:
         """In a loop: the message is not consumed, but delivered again (`Later`, the default) or a dead letter."""

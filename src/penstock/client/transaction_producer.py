@@ -22,7 +22,7 @@ from penstock.client.config import Namesrv
 from penstock.client.message import Message, ReceivedMessage, SendResult
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.send_requests import pack
-from penstock.errors import BadMessage, PenstockError
+from penstock.errors import BadMessage, BadSettings, PenstockError
 from penstock.format.constants import PGROUP, TRAN_MSG, UNIQ_KEY
 from penstock.format.message_id import decode_message_id
 from penstock.format.record import decode_record
@@ -165,4 +165,8 @@ class TransactionProducer(Producer):
 
 
 async def _state_of(result: Awaitable[TransactionState] | TransactionState) -> TransactionState:
-    return await result if inspect.isawaitable(result) else result
+    """Returns the state that the program answered. Raises BadSettings if it answered something else, such as None."""
+    state = await result if inspect.isawaitable(result) else result
+    if not isinstance(state, TransactionState):
+        raise BadSettings(f"the state of a transaction must be a TransactionState, not {state!r}; it stays open")
+    return state

@@ -580,8 +580,8 @@ async def connect(
         raise Unreachable(
             f"cannot connect to {host}:{port} within {timeout_s:g} s (check the address and the network)"
         ) from None
-    except OSError as error:
-        why = getattr(error, "reason", None) or error.strerror or error
+    except (OSError, ValueError) as error:  # ValueError: a name that no host can have, such as `a..b`
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise Unreachable(f"cannot connect to {host}:{port}: {why} (check the address; is it running?)") from None
     keep_alive(transport.get_extra_info("socket"))
     return connection

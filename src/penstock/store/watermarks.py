@@ -22,8 +22,8 @@ reports, and leaves a set that is in force empty: a new master is alone. Reports
 under SYNC_FLUSH, a slave on a SYNC_MASTER. A change of the role changes the needs of later records only. A wait ends
 with the status of its put: PUT_OK; FLUSH_DISK_TIMEOUT after syncFlushTimeout or `close`; FLUSH_SLAVE_TIMEOUT after
 slaveTimeout, `close` or a change of the role; SLAVE_NOT_AVAILABLE if there is no set and no slave can acknowledge soon;
-UNKNOWN_ERROR if the log could not be synced. A put that waits for both ends once both are decided. A slave's status wins over
-FLUSH_DISK_TIMEOUT, as in RocketMQ, and UNKNOWN_ERROR wins over all.
+UNKNOWN_ERROR if the log could not be synced. A put that waits for both ends once both are decided. A slave's status
+wins over FLUSH_DISK_TIMEOUT, as in RocketMQ, and UNKNOWN_ERROR wins over all.
 
 Waits wait in one queue per watermark, in log order, so one sync or one ack ends all waits up to its offset. They are
 handed to their sink in one call, on the thread that moved the watermark: an event loop is woken once for all of them.
