@@ -188,6 +188,20 @@ def test_pulls_go_with_their_connection(home: BrokerHome, run: Run) -> None:
     run(check())
 
 
+def test_a_pull_of_a_client_that_has_gone_meanwhile_is_not_held(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            pulls, client = broker.broker.held, PlainClient()
+            client.close()
+            with pytest.raises(Refusal, match="closed"):
+                pulls.hold(HeldPull(client, "orders", 0, 0, ALL, lambda _pull, _last: True, 100), 60)
+            assert len(pulls) == 0
+            assert client not in pulls._by_client
+            assert pulls.budget.used == 0
+
+    run(check())
+
+
 def test_one_connection_may_have_only_so_many_pulls_waiting(home: BrokerHome, run: Run) -> None:
     async def check() -> None:
         async with home.running(max_held_pulls=3) as broker:
