@@ -29,7 +29,9 @@ from support.loopback import until
 
 from penstock.broker.access import Access
 from penstock.broker.remoting.signatures import Signatures
+from penstock.broker.topics import CHECK_MAX_TIME_TOPIC
 from penstock.errors import BadSettings
+from penstock.format.constants import HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.format.message_id import decode_message_id
 from penstock.namesrv import NameServer
 from penstock.namesrv.access import LocalRule
@@ -37,11 +39,13 @@ from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.signing import sign
 from penstock.remoting.connection import connect
+from penstock.store import Message
 
 if TYPE_CHECKING:
     from broker.conftest import Run
 
 SECRET = "very-secret"
+WAITING = (HALF_TOPIC, SCHEDULE_TOPIC, CHECK_MAX_TIME_TOPIC)
 FILE = f"""
 accounts:
 - {{accessKey: the-admin, secretKey: {SECRET}, admin: true}}
@@ -182,6 +186,39 @@ def test_looking_messages_up_needs_their_topic(home: BrokerHome, run: Run, contr
             for code, arguments in requests:
                 ok(await consumer.ask(code, **arguments))
                 refused(await nothing.ask(code, **arguments), "topic 'orders'")
+
+    run(check())
+
+
+def test_default_rights_do_not_show_messages_that_wait_for_other_topics(
+    home: BrokerHome, run: Run, controlled: Any
+) -> None:
+    """A half message, a delayed one, and one whose transaction was never ended lie in topics of the broker."""
+    named = ", ".join(f"{topic}=SUB" for topic in WAITING)
+    by_default_rights = "defaultTopicPerm: SUB, defaultGroupPerm: SUB, topicPerms: [orders=DENY]"
+    by_name = f"groupPerms: [CID_test=SUB], topicPerms: [{named}]"
+    accounts = {"by-default": by_default_rights, "operator": by_name}
+    path = controlled["acl_file"]
+    lines = [f"- {{accessKey: {name}, secretKey: {SECRET}, {rights}}}\n" for name, rights in accounts.items()]
+    path.write_text(WHITE + "".join(lines))
+
+    async def check() -> None:
+        async with home.running(**controlled) as broker:
+            store = broker.store
+            by_default, operator = await client_of(broker, "by-default"), await client_of(broker, "operator")
+            broker.state.topics.create_for_send_back(CHECK_MAX_TIME_TOPIC, 1)
+            for topic in WAITING:
+                waits = Message(topic, b"x", keys=("k",), properties={"REAL_TOPIC": "orders", "REAL_QID": "0"})
+                offset = store.put(waits).physical_offset
+                store.catch_up()
+                query = {"topic": topic, "key": "k", "maxNum": 1, "beginTimestamp": 0, "endTimestamp": 2**62}
+                refused(await by_default.pull(topic), f"SUB on topic '{topic}'")
+                refused(await by_default.ask(RequestCode.QUERY_MESSAGE, **query), f"SUB on topic '{topic}'")
+                refused(await by_default.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=offset), "SUB on topic 'orders'")
+                ok(await operator.pull(topic))
+                ok(await operator.ask(RequestCode.QUERY_MESSAGE, **query))
+            ok(await (await client_of(broker, "producer")).send("orders"))
+            refused(await by_default.pull("orders"), "SUB on topic 'orders'")
 
     run(check())
 

@@ -7,7 +7,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support.brokers import BrokerHome, ok
+import pytest
+from support.brokers import WAIT_S, BrokerHome, ok
 from support.disks import FaultyFiles
 from support.loopback import until
 
@@ -16,6 +17,7 @@ from penstock.broker.settings import BrokerSettings
 from penstock.errors import Unreachable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.store import FlushDiskType, MessageStore, Settings
+from penstock.store.query import Hits
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -92,6 +94,38 @@ def test_a_disk_that_hangs_does_not_keep_it_for_ever(home: BrokerHome, run: Run)
         may_sync.set()
 
     run(check())
+
+
+def test_a_query_that_reads_for_long_does_not_take_the_time_of_the_other_steps(
+    home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end, began = threading.Event(), threading.Event()
+
+    def slow_query(*arguments: object) -> Hits:
+        began.set()
+        assert may_end.wait(WAIT_S)
+        return Hits([])
+
+    async def check() -> None:
+        async with home.running() as broker:
+            client = await broker.client()
+            ok(await client.send("orders"))
+            monkeypatch.setattr(broker.store, "query", slow_query)
+            query = {"topic": "orders", "key": "k", "maxNum": 1, "beginTimestamp": 0, "endTimestamp": 1}
+            asked = asyncio.create_task(client.ask(RequestCode.QUERY_MESSAGE, **query))
+            waiting = client.hold("orders", 1)
+            await until(lambda: began.is_set() and len(broker.broker.held) == 1)
+            stopping = asyncio.create_task(broker.broker.stop(6))
+            assert (await waiting).code == ResponseCode.PULL_NOT_FOUND, "it is answered while the query runs"
+            may_end.set()
+            await asked
+            assert await stopping
+        assert not (home.path / "abort").exists()
+
+    try:
+        run(check())
+    finally:
+        may_end.set()
 
 
 def test_nobody_gets_in_any_more(home: BrokerHome, run: Run) -> None:

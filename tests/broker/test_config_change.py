@@ -160,6 +160,24 @@ def test_topics_follow_a_change(home: BrokerHome, run: Run) -> None:
     run(check())
 
 
+def test_sends_create_topics_once_that_is_enabled(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running(auto_create_topic_enable=False) as broker:
+            client = await broker.client()
+            assert (await client.send("orders")).code == ResponseCode.TOPIC_NOT_EXIST
+            ok(
+                await client.ask(
+                    RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=true\ndefaultTopicQueueNums=3"
+                )
+            )
+            ok(await client.send("orders"))
+            made = broker.state.topics.find("orders")
+            assert made is not None
+            assert made.write_queue_nums == 3
+
+    run(check())
+
+
 def test_consumers_far_behind_are_sent_to_a_slave_once_that_is_enabled(home: BrokerHome, run: Run) -> None:
     async def check() -> None:
         async with home.running(store={"access_message_in_memory_max_ratio": 0}) as broker:

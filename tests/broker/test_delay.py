@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from typing import TYPE_CHECKING, Any
 
@@ -188,6 +189,29 @@ def test_the_file_says_how_far_each_level_is(home: BrokerHome, run: Run) -> None
             await delivered(broker, 1)
         text = (home.path / "config" / "delayOffset.json").read_text()
         assert text == '{\n\t"offsetTable":{1:1,3:0\n\t}\n}'
+
+    run(check())
+
+
+def test_no_message_is_passed_over_after_expired_queues_were_cleaned(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        files = {"mapped_file_size_commit_log": 4096, "file_reserved_time": 0, "max_message_size": 2048}
+        async with home.running(store={**AT_ONCE, **files}) as broker:
+            client = await broker.client()
+            await send_delayed(client, 1, b"1")
+            await send_delayed(client, 1, b"2")
+            await delivered(broker, 2)
+            while len(broker.store.log.queue.files) < 3:
+                ok(await client.send("others", b"." * 1000))
+            broker.store.flush()
+            broker.store.catch_up()
+            retention = broker.store.retention
+            assert retention is not None
+            assert await asyncio.to_thread(retention.cleaner.run, on_request=True)
+            ok(await client.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE))
+            await send_delayed(client, 1, b"3", queueId=1)
+            (record,) = await delivered(broker, 1, queue_id=1)
+            assert record.body == b"3"
 
     run(check())
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from support.brokers import BrokerHome, RunningBroker, bodies, ok
+from support.brokers import WAIT_S, BrokerHome, RunningBroker, bodies, ok
 from support.core_clients import PlainClient
 from support.loopback import until
 
@@ -79,6 +79,29 @@ def test_only_a_message_with_a_wanted_tag_wakes(home: BrokerHome, run: Run) -> N
             assert not waiting.done()
             ok(await client.send("orders", b"yes", properties={"TAGS": "paid"}))
             assert bodies(await waiting) == [b"yes"]
+
+    run(check())
+
+
+@pytest.mark.parametrize("filter_type", ["TAG", "SQL92"])
+def test_a_message_far_behind_unwanted_ones_does_not_wait_for_another(
+    home: BrokerHome, run: Run, filter_type: str
+) -> None:
+    async def check() -> None:
+        async with home.running(enable_property_filter=True) as broker:
+            client = await broker.client()
+            ok(await client.send("orders"))
+            subscription = "paid" if filter_type == "TAG" else "TAGS = 'paid'"
+            wanted = {"subscription": subscription, "expressionType": filter_type}
+            waiting = client.hold("orders", 1, hold_ms=60_000, **wanted)
+            await held(broker)
+            unwanted = [Message("orders", b"no", tags="open", queue_id=0)] * 2000
+            assert broker.store.put_many([*unwanted, Message("orders", b"yes", tags="paid", queue_id=0)]).ok
+            reply = await asyncio.wait_for(waiting, WAIT_S)
+            while reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+                offset = int(reply.ext["nextBeginOffset"])
+                reply = await client.pull("orders", offset, **wanted)
+            assert bodies(reply) == [b"yes"]
 
     run(check())
 
@@ -161,6 +184,20 @@ def test_pulls_go_with_their_connection(home: BrokerHome, run: Run) -> None:
             ok(await other.send("orders", b"next"))
             assert bodies(await kept) == [b"next"]
             await asyncio.gather(*gone, return_exceptions=True)
+
+    run(check())
+
+
+def test_a_pull_of_a_client_that_has_gone_meanwhile_is_not_held(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            pulls, client = broker.broker.held, PlainClient()
+            client.close()
+            with pytest.raises(Refusal, match="closed"):
+                pulls.hold(HeldPull(client, "orders", 0, 0, ALL, lambda _pull, _last: True, 100), 60)
+            assert len(pulls) == 0
+            assert client not in pulls._by_client
+            assert pulls.budget.used == 0
 
     run(check())
 

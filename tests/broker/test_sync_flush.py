@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.brokers import BrokerHome, ok, send_arguments
+from support.brokers import BrokerHome, end, ok, send_arguments, send_half
 from support.disks import FaultyFiles, refuse
 from support.loopback import until
 
 from penstock.broker import send_acks
 from penstock.broker.remoting import compiled_requests
+from penstock.format.message_id import decode_message_id
+from penstock.format.sys_flag import TRANSACTION_COMMIT
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 
@@ -142,6 +144,31 @@ def test_one_connection_may_have_only_so_many_sends_waiting(home: BrokerHome, ru
             disk.may_sync.set()
             for reply in await asyncio.gather(*waiting):
                 ok(reply)
+
+    run(check())
+
+
+def test_what_is_sent_back_or_committed_counts_like_a_send(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        disk = SlowDisk()
+        async with home.running(sync=True, files=disk, max_unflushed_sends=5) as broker:
+            client = await broker.client()
+            half, sent = await send_half(client), ok(await client.send("orders"))
+            back = {"offset": decode_message_id(sent.ext["msgId"])[1], "group": "CID", "delayLevel": 0}
+            ok(await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **back))
+            disk.may_sync.clear()
+            waiting = [asyncio.create_task(client.send("orders")) for _ in range(5)]
+            await until(lambda: len(broker.broker.pending_acks) == 5)
+            stored = broker.store.log.queue.wrote_offset
+            for late in (client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **back), end(client, half, TRANSACTION_COMMIT)):
+                reply = await late
+                assert reply.code == ResponseCode.SYSTEM_BUSY
+                assert "maxUnflushedSends" in (reply.remark or "")
+            assert broker.store.log.queue.wrote_offset == stored
+            disk.may_sync.set()
+            for reply in await asyncio.gather(*waiting):
+                ok(reply)
+            ok(await end(client, half, TRANSACTION_COMMIT))
 
     run(check())
 

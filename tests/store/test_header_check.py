@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from contextlib import ExitStack
 
 import msgspec
@@ -200,3 +201,23 @@ def test_a_record_in_a_body_is_no_message_after_the_queues_are_lost(home: StoreH
         found = store.look_up(after.physical_offset)
         assert found is not None
         assert found.body == b"after"
+
+
+def test_a_size_from_a_stranger_does_not_make_the_reader_copy_it(home: StoreHome) -> None:
+    """The header in the body of a message names a size of many messages, which the log has."""
+    store = home.open(mapped_file_size_commit_log=32 << 20)
+    claimed = 8 << 20
+    for offset_error in (0, 1):
+        offset = store.watermarks.appended + 88
+        forged = Record(topic="orders", queue_offset=0, body=b"x", physical_offset=offset + offset_error)
+        assert store.put(Message("mine", claimed.to_bytes(4) + encode_record(forged)[4:])).ok
+        while store.watermarks.appended < offset + claimed:
+            assert store.put(Message("mine", bytes(store.settings.max_message_size))).ok
+        tracemalloc.start()
+        try:
+            found = store.try_look_up(offset)
+            assert isinstance(found, ColdRead) is (offset_error == 0), "what could be a record is read in a thread"
+            assert store.look_up(offset) is None
+            assert tracemalloc.get_traced_memory()[1] < claimed // 4
+        finally:
+            tracemalloc.stop()

@@ -132,8 +132,8 @@ class StoreModel:
         self.records = [record for record in self.records if record.physical_offset >= begin]
 
     def empty_queues(self) -> set[Queue]:
-        """Those that have had messages, and have none left."""
-        return {queue for queue in self.next_offsets if not self.queue(*queue)}
+        """Those that have had messages, and have none left, apart from the broker's own."""
+        return {queue for queue in self.next_offsets if queue[0] != SCHEDULE_TOPIC and not self.queue(*queue)}
 
     def remove_queues(self, queues: Iterable[Queue]) -> None:
         """They are gone; a later message begins a new one."""

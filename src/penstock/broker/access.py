@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from penstock.broker.access_file import ANY, PUB, SUB, Account, Accounts, UnreadableAccessFile, matcher
+from penstock.broker.access_file import ANY, PUB, SUB, WAITING_TOPICS, Account, Accounts, UnreadableAccessFile, matcher
 from penstock.broker.consumers import GroupMember, Heartbeat
 from penstock.broker.guarded_operations import Admission, Admit, Call, Client, Denied, Guard, Operation
 from penstock.broker.nonblocking_reads import after_read
@@ -34,7 +34,7 @@ from penstock.broker.replayed_requests import ReplayGuard
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topics import REPLY_TOPIC_SUFFIX
 from penstock.errors import BadSettings
-from penstock.format.constants import HALF_TOPIC, REAL_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
+from penstock.format.constants import HALF_TOPIC, REAL_TOPIC, RETRY_PREFIX
 from penstock.format.record import Record
 from penstock.protocol.bodies.clients import CheckClientRequestBody
 from penstock.protocol.bodies.queues import LockBatchRequestBody
@@ -118,9 +118,9 @@ def _end_transaction(request: EndTransaction, record: Record | None) -> Iterator
 
 
 def _of_record(request: ViewMessage | SendBack, record: Record | None) -> Iterator[Need]:
-    """Yields SUB on the topic of a message that a request reads; on the real topic of half and delayed messages."""
+    """Yields SUB on the topic of a message that a request reads; on the real topic of a message that waits for it."""
     if record is not None:
-        waits = record.topic in (HALF_TOPIC, SCHEDULE_TOPIC)
+        waits = record.topic in WAITING_TOPICS
         yield _topic(record.properties.get(REAL_TOPIC, record.topic) if waits else record.topic, SUB)
 
 

@@ -34,7 +34,9 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.broker.topics import CHECK_MAX_TIME_TOPIC
 from penstock.errors import BadSettings
+from penstock.format.constants import HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.store.files.file_io import Files
 
 # -- addresses -----------------------------------------------------------------------------------------------
@@ -96,6 +98,10 @@ _MIN_LENGTH: Final = 7
 _MAX_BYTES: Final = 8 << 20
 
 
+WAITING_TOPICS: Final = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, CHECK_MAX_TIME_TOPIC})
+"""Topics of the broker whose messages belong to other topics. Who may read these is not who may read those."""
+
+
 class Account(msgspec.Struct, frozen=True, kw_only=True):
     """One account. Rights are sums of the bits PUB and SUB; DENY is 0."""
 
@@ -114,11 +120,12 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the account has at least one of the rights `wanted` on the group, if given, or else on the topic.
 
         Rights that the file lists for a topic or group come first, even for an administrator. An administrator has all
-        other rights; another account has its default rights.
+        other rights; another account has its default rights, but not on a topic whose messages wait for others.
         """
         named = self.groups.get(group) if group else self.topics.get(topic)
         if named is None:
-            named = ANY if self.admin else self.default_group if group else self.default_topic
+            default = self.default_group if group else DENY if topic in WAITING_TOPICS else self.default_topic
+            named = ANY if self.admin else default
         return named & wanted != 0
 
     def __repr__(self) -> str:

@@ -329,10 +329,11 @@ class Broker:
         await self.registration.stop(unregister=unregister)
         self.state.delayed.stop()
         self.state.scheduler.stop()
-        await asyncio.to_thread(self._queries.stop)
         self.held.release_all()
+        queries_end = asyncio.to_thread(self._queries.stop)  # the running query may read from the disk for long
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(self.held.drained(), self.pending_acks.drained()), limit_s / 3)
+            drained = asyncio.gather(queries_end, self.held.drained(), self.pending_acks.drained())
+            await asyncio.wait_for(drained, limit_s / 3)
         await self.replication.stop()
         if self._second_server is not None:
             await self._second_server.stop(limit_s / 6)

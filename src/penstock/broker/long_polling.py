@@ -121,7 +121,11 @@ class HeldPulls:
         return len(self._by_client.get(client, ()))
 
     def hold(self, pull: HeldPull, seconds: float) -> None:
-        """Holds a pull for at most `seconds`. Raises Refusal if held pulls take too much memory."""
+        """Holds a pull for at most `seconds`. Raises Refusal if held pulls take too much memory, or its client has gone
+        while it waited for the disk: nothing would drop it then.
+        """
+        if pull.client.closed:
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "the connection of this pull is closed")
         self.budget.charge(pull.cost, pull.client)
         self._by_queue.setdefault(pull.key, set()).add(pull)
         of_client = self._by_client.get(pull.client)

@@ -420,10 +420,12 @@ class Pulls:
             if isinstance(page, ColdRead):
                 self._held.settle_later(held, self._cold_outcome(held, request, selection, page))
                 return True
-            if not is_last and page.status is GetStatus.NO_MATCHED_MESSAGE:
-                held.offset = page.next_begin_offset
-            if not is_last and (page.status is GetStatus.NO_MATCHED_MESSAGE or self._is_at_end(page, held.offset)):
-                return False
+            if not is_last:
+                if page.status is GetStatus.NO_MATCHED_MESSAGE and page.next_begin_offset >= page.max_offset:
+                    held.offset = page.next_begin_offset
+                    return False  # else the client asks again at once: what it wants may be here already
+                if self._is_at_end(page, held.offset):
+                    return False
             if page.status is GetStatus.OFFSET_OVERFLOW_ONE and held.offset > request.queue_offset:
                 page = msgspec.structs.replace(page, status=GetStatus.NO_MATCHED_MESSAGE)
             held.settle(self._outcome(client, request, page))

@@ -63,6 +63,8 @@ class SendBacks:
     ) -> SendOutcome | PendingAck:
         if record is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message at offset {request.offset}")
+        if answered:
+            self._acks.check(client)
         message = self._message(record, request, group)
         result = self._store.append(message, again=True)
         if result.status not in STORED:

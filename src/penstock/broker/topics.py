@@ -99,7 +99,7 @@ def system_topics(settings: BrokerSettings, delay_levels: int) -> list[TopicConf
         _topic(OP_HALF_TOPIC, 1),
     ]
     if settings.auto_create_topic_enable:
-        topics.append(_topic(TEMPLATE_TOPIC, settings.default_topic_queue_nums, READ_WRITE | PERM_INHERIT))
+        topics.append(_template(settings.default_topic_queue_nums))
     if settings.trace_topic_enable:
         topics.append(_topic(settings.msg_trace_topic_name, 1))
     return topics
@@ -111,6 +111,10 @@ def system_groups() -> list[SubscriptionGroup]:
 
 def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
     return TopicConfig(name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+
+def _template(queues: int) -> TopicConfig:
+    return _topic(TEMPLATE_TOPIC, queues, READ_WRITE | PERM_INHERIT)
 
 
 MAX_CREATED_BYTES: Final = 256 << 20
@@ -242,9 +246,11 @@ class BrokerTopics:
         return topic
 
     def _on_settings(self, settings: BrokerSettings) -> None:
-        """Applies changed settings to the template TBW102 and the topic for traces. The latter is never deleted."""
+        """Applies changed settings to the template TBW102 and the topic for traces. Neither is ever deleted."""
         template, queues = self._topics.get(TEMPLATE_TOPIC), settings.default_topic_queue_nums
-        if template is not None and queues != self._template_queues:
+        if template is None and settings.auto_create_topic_enable:
+            self.update(_template(queues))
+        elif template is not None and queues != self._template_queues:
             self.update(msgspec.structs.replace(template, read_queue_nums=queues, write_queue_nums=queues))
         self._template_queues = queues
         if settings.trace_topic_enable:

@@ -135,6 +135,8 @@ class Transactions:
         self, client: Client, request: EndTransaction, answered: bool, found: Record | None
     ) -> SendOutcome | PendingAck:
         half = _half(request, found)
+        if answered:
+            self._acks.check(client)
         if request.commit_or_rollback == TRANSACTION_COMMIT:
             message = _committed(half)
             committed = self._store.append(message, again=True)
@@ -169,6 +171,8 @@ class Transactions:
         if half is None or half.topic not in (CHECK_MAX_TIME_TOPIC, HALF_TOPIC) or not _has_target(half):
             why = f"no unended transaction has the message id {msg_id[:64]}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
+        if answered:
+            self._acks.check(client)
         stored = self._store.append(copy_half(half, times_asked=0), again=True)
         if stored.status not in STORED:
             raise self._outcomes.refusal(stored)

@@ -651,7 +651,7 @@ class MessageStore:
         """Deletes queues that have no message left in the log. Returns their (topic, queue id).
 
         The next message of such a queue gets queue offset 0. A consumer whose offset is higher misses the messages
-        below its offset.
+        below its offset. The queues of delayed messages and transactions stay.
         """
         return self._open_retention().topics.delete_expired_queues()
 

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.format import kernels
-from penstock.format.constants import BLANK_HEADER_SIZE, MIN_RECORD_SIZE
+from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.kernel_row_types import Reason
 from penstock.format.queue_unit import UNIT
 from penstock.format.record import Record, decode_record
-from penstock.format.record_layout import HEAD, LONG, head_of, size_and_magic, store_timestamp_at
+from penstock.format.record_layout import HEAD, LONG, head_of, store_timestamp_at
 from penstock.format.sys_flag import enters_queue
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, QueueRun
@@ -51,13 +51,21 @@ class RecordReader:
 
     def raw(self, offset: int, size: int, *, at_once: bool = False) -> tuple[bytes | None, Reason]:
         """Returns the record's bytes, or None and the Reason. UNWRITTEN: the log does not have the bytes (any more)."""
-        data = self._log.read(offset, size, at_once=at_once)
-        if data is None:
+        file = self._log.queue.find(offset)
+        at = 0 if file is None else offset - file.from_offset
+        if file is None or at + size > file.readable or not file.acquire():
             return None, Reason.UNWRITTEN
-        reason = Reason(kernels.check_record(data, 0, offset, self._verify_crc))
-        if reason is Reason.STOP and head_of(data).size != size:
-            reason = Reason.BAD_SIZE
-        return (data if reason is Reason.STOP else None), reason
+        try:
+            if at_once and size > self._log.appender.max_record_bytes:  # a stranger may name any size, up to a file's
+                raise NotResident
+            file.map.ensure_resident(at, at + size, at_once=at_once)
+            with file.map.view[at : at + size] as record:  # copied only if it is one
+                reason = Reason(kernels.check_record(record, 0, offset, self._verify_crc))
+                if reason is Reason.STOP and head_of(record).size != size:
+                    reason = Reason.BAD_SIZE
+                return (bytes(record) if reason is Reason.STOP else None), reason
+        finally:
+            file.release()
 
     def at(self, offset: int, *, at_once: bool = False) -> Record | None:
         """Returns the record at `offset`; None if no valid record of the log begins there."""
@@ -70,13 +78,11 @@ class RecordReader:
         return None if found is None else found[1]
 
     def _find(self, offset: int, at_once: bool) -> tuple[Record, bytes] | None:
-        head = self._log.read(offset, BLANK_HEADER_SIZE, at_once=at_once)
-        if head is None:
+        data = self._log.read(offset, HEAD.size, at_once=at_once)
+        head = None if data is None else head_of(data)
+        if head is None or head.size <= 0 or head.physical_offset != offset:
             return None
-        size, _ = size_and_magic(head)
-        if size <= 0:
-            return None
-        data, _ = self.raw(offset, size, at_once=at_once)
+        data, _ = self.raw(offset, head.size, at_once=at_once)
         if data is None:
             return None
         record = decode_record(data)

@@ -13,7 +13,7 @@ from support.disks import FaultyFiles, refuse
 from support.stores import PER_FILE, AgedStore, StoreHome, eventually
 
 from penstock.errors import StoreFailed
-from penstock.format.constants import OP_HALF_TOPIC, SCHEDULE_TOPIC
+from penstock.format.constants import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.format.queue_unit import PRE_BLANK
 from penstock.store import BrokerRole, GetStatus, Message, Settings
 from penstock.store.rebuild import rebuild
@@ -194,6 +194,21 @@ def test_queues_without_a_message_in_the_log_are_deleted_on_request(home: StoreH
     aged.open()
     assert aged.numbers("old", 0) == [0]
     assert note_of(home) == {}, "its messages are not in the log, so nothing can bring them back"
+
+
+def test_the_brokers_own_queues_stay(home: StoreHome) -> None:
+    """The broker's progress in them is a queue offset: if they restarted at 0, it would pass over messages."""
+    aged = AgedStore(home)
+    own = (SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC)
+    for topic in own:
+        aged.fill(1, topic, 0)
+    aged.fill(1, "T", 0)
+    aged.age(80)
+    aged.run_on_request()
+    assert [aged.store.min_offset(topic, 0) for topic in own] == [PER_FILE] * 3
+    assert aged.store.clean_expired_queues() == []
+    for topic in own:
+        assert aged.store.put(Message(topic, b"next", queue_id=0)).queue_offset == PER_FILE
 
 
 def test_extension_files_go_with_their_queue(filled: StoreHome) -> None:

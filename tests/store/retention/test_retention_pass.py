@@ -7,9 +7,10 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from support.disks import MeasuredFiles
+from support.disks import FaultyFiles, MeasuredFiles
 from support.stores import HOUR_MS, PER_FILE, AgedStore, StoreHome, eventually, is_one_sentence
 
+from penstock.format.queue_unit import UNIT_SIZE
 from penstock.store import Message
 from penstock.store.retention.cleaner import DeletedFile
 from penstock.store.retention.policy import Cause
@@ -254,3 +255,32 @@ def test_the_figures_tell_of_disk_and_deletion(aged: AgedStore) -> None:
     assert after.next_expiry_ms == -1
     assert after.problem == ""
     assert aged.home.open(read_only=True, **aged.settings).figures().retention is None
+
+
+class RoomyDisk(FaultyFiles):
+    def disk_usage(self, folder: Path) -> tuple[int, int]:
+        return 50, 50
+
+
+def test_messages_that_come_during_a_pass_are_not_deleted_before_their_units_are_on_disk(home: StoreHome) -> None:
+    """Once the record is gone, only its unit tells at which offset the queue goes on."""
+    disk = RoomyDisk()
+    aged = AgedStore(home, disk)
+    aged.fill(3, "old")
+    aged.age(80)
+    folders: list[Path] = []
+
+    def put_more(folder: Path) -> None:
+        if folder.name == "commitlog" and not folders:
+            folders.append(folder)
+            aged.fill(2, "new")
+            aged.age(80)
+
+    disk.before_sync_folder = put_more
+    assert len(aged.run_on_request()) == 2
+    queue = aged.store.queues.find("new", 0)
+    assert queue is not None
+    assert queue.first_from(aged.store.log.min_offset) * UNIT_SIZE <= queue.files.flushed_where
+    assert aged.numbers("new") == [*range(2 * PER_FILE)]
+    assert len(aged.run_on_request()) == 2
+    assert queue.first_from(aged.store.log.min_offset) * UNIT_SIZE <= queue.files.flushed_where

@@ -211,11 +211,11 @@ class Cleaner(Worker):
 
     def _delete_log_files(self, gone: list[DeletedFile]) -> None:
         queue = self._log.queue
+        safe = min(queue.flushed_where, self.derived.dispatched())  # what comes later, `sync_queues` has not synced
         while len(gone) < MAX_FILES_A_PASS and len(queue.files) > 1:
             if gone and gone[-1].cause is Cause.DISK:
                 self.derived.clean()
             first = queue.files[0]
-            safe = min(queue.flushed_where, self.derived.dispatched())
             cause = self._limits.cause(LogFile.of(self._io, first, safe_offset=safe), self._clock(), self._level())
             if cause is None:
                 return

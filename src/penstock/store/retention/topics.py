@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from threading import Lock
 
 from penstock.errors import StoreFailed
-from penstock.format.constants import OP_HALF_TOPIC, SCHEDULE_TOPIC
+from penstock.format.constants import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.encode_message import PutRefused
 from penstock.store.files.layout import path_below
@@ -24,6 +24,9 @@ from penstock.store.store_parts import Engine
 
 ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
 """System topics that `delete_unused` keeps: they are in use, but no topic table lists them."""
+_BY_OFFSET = ALWAYS_KEPT | {HALF_TOPIC}
+"""Topics in which the broker's own progress is a queue offset. If a queue of them restarted at 0, the broker would pass
+over its next messages."""
 
 
 class TopicCleaner:
@@ -140,7 +143,8 @@ class TopicCleaner:
     def delete_expired_queues(self) -> list[tuple[str, int]]:
         """Deletes the queues without any message left in the log; returns topics and queue ids.
 
-        Deletes nothing if dispatch is external: the job could not see such a deletion. Raises StoreFailed.
+        Those of delayed messages and transactions stay. Deletes nothing if dispatch is external: the job could not see
+        such a deletion. Raises StoreFailed.
         """
         going: list[ConsumeQueue] = []
         if self._external:
@@ -165,7 +169,10 @@ class TopicCleaner:
         return [(queue.topic, queue.queue_id) for queue in going]
 
     def _is_expired(self, queue: ConsumeQueue, log_min_offset: int) -> bool:
-        """Whether all messages of the queue were deleted; False if it never had any, or has an undispatched one."""
+        """Whether all messages of the queue were deleted; False if it never had any, or has an undispatched one, or is
+        the broker's own."""
+        if queue.topic in _BY_OFFSET:
+            return False
         dispatched = self._log.next_offset(queue.topic, queue.queue_id) == queue.max_offset
         return dispatched and 0 <= queue.max_physical_offset <= log_min_offset
 
