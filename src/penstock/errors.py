@@ -95,12 +95,15 @@ class NoAnswer(PenstockError):
 
 
 class Refused(PenstockError):
-    """A peer answered with an error. `code` is the response code, `remark` is the peer's text."""
+    """A peer answered with an error. `code` is the response code, `remark` is the peer's text. `msg_id` is the id that
+    the answer to a send names all the same: its message is in the broker's log, and it is unknown whether it stays.
+    """
 
-    def __init__(self, message: str, *, code: int, remark: str = "") -> None:
+    def __init__(self, message: str, *, code: int, remark: str = "", msg_id: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.remark = remark
+        self.msg_id = msg_id
 
 
 class NoRoute(PenstockError):

@@ -117,6 +117,7 @@ def test_a_sync_that_fails_is_an_error_and_no_more_messages_are_taken(home: Brok
             reply = await client.send("orders")
             assert reply.code == ResponseCode.SYSTEM_ERROR
             assert "could not be synced" in (reply.remark or "")
+            assert reply.ext["msgId"], "so that clients know that it is in the log"
             reply = await client.send("orders")
             assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert reply.ext["MSG_REGION"] == "DefaultRegion"

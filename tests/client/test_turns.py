@@ -173,6 +173,29 @@ def test_an_answer_that_cannot_be_read_does_not_say_that_nothing_is_stored(run: 
     run(main())
 
 
+@pytest.mark.parametrize(("names", "error"), [({"msgId": "7F0000010000"}, NoAnswer), ({}, Refused)])
+def test_an_error_that_names_the_message_does_not_say_that_nothing_is_stored(
+    run: Run, names: dict[str, str], error: type[Exception]
+) -> None:
+    """As of a broker that has the message in its log and could not sync it."""
+
+    def fail(connection: Connection, command: Command) -> Command:
+        return command.reply(ResponseCode.SYSTEM_ERROR, "the log could not be synced", names)
+
+    async def main() -> None:
+        sends = dict.fromkeys((RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE), fail)
+        async with FakeCluster(sends).running() as fake, Producer("PID", fake.namesrv) as producer:
+            await producer.queues("T")
+            for messages in (1, 1, 3):  # the first opens the connection
+                several = (producer.send(Message("T", b"x")) for _ in range(messages))
+                for failure in await asyncio.gather(*several, return_exceptions=True):
+                    assert type(failure) is error
+                    assert "could not be synced" in str(failure)
+                    assert ("; the message may be stored, with the id" in str(failure)) is (error is NoAnswer)
+
+    run(main())
+
+
 def test_a_batch_that_all_callers_have_left_is_not_sent_again(run: Run) -> None:
     came: list[Command] = []
 

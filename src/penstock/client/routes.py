@@ -112,7 +112,8 @@ def check_reply(reply: Command, code: RequestCode, address: str, good: Collectio
     except ValueError:
         name = f"code {reply.code}"
     remark = " ".join((reply.remark or "no reason given").split())
-    raise Refused(f"{remark} ({name} from {address} to {code.name})", code=reply.code, remark=reply.remark or "")
+    said = f"{remark} ({name} from {address} to {code.name})"
+    raise Refused(said, code=reply.code, remark=reply.remark or "", msg_id=reply.ext.get("msgId", ""))
 
 
 def _unreachable(failures: Sequence[tuple[str, PenstockError]]) -> str:
