@@ -21,7 +21,7 @@ from penstock.broker.consumers import ClientTable
 from penstock.broker.filters import by_tags, compile_sql
 from penstock.broker.offsets import OffsetTable
 from penstock.broker.queue_locks import LOCK_SECONDS, QueueLocks
-from penstock.broker.replayed_requests import ReplayGuard
+from penstock.broker.replay_protection import ReplayGuard
 from penstock.broker.settings import TABLE
 from penstock.broker.stats import MessageCounters
 from penstock.format.config_tables import ConsumerOffsets, TopicConfig, TopicConfigs

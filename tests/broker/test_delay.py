@@ -11,7 +11,7 @@ from support.brokers import BrokerHome, RawClient, RunningBroker, ok, records
 from support.disks import FaultyFiles, refuse
 from support.loopback import until
 
-from penstock.broker import timed_calls
+from penstock.broker import wall_clock_timer
 from penstock.clock import now_ms
 from penstock.format.record import Record
 from penstock.protocol.codes import RequestCode, ResponseCode
@@ -254,7 +254,7 @@ def test_a_retry_goes_all_the_way_to_the_dead_letters(home: BrokerHome, run: Run
 def test_no_message_waits_longer_because_the_clock_was_set_back(
     home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timed_calls, "_LONGEST_SLEEP_S", 0.01)
+    monkeypatch.setattr(wall_clock_timer, "_LONGEST_SLEEP_S", 0.01)
     set_by = 0
 
     async def check() -> None:

@@ -12,7 +12,7 @@ from support.core_clients import PlainClient
 
 from penstock.broker.access import Access
 from penstock.broker.guarded_operations import Client, Denied, Operation
-from penstock.broker.replayed_requests import MAX_AGE_MS, WINDOW, ReplayGuard
+from penstock.broker.replay_protection import MAX_AGE_MS, WINDOW, ReplayGuard
 from penstock.client import Credentials
 from penstock.errors import BadRequest
 from penstock.protocol.codes import Refusal, RequestCode, ResponseCode

@@ -11,7 +11,6 @@ import pytest
 from support.etcd import running_etcd
 from support.zookeeper import running_zookeeper
 
-from penstock.broker.failover.configuration import engine_of
 from penstock.broker.failover.consensus_engine import (
     LEADER,
     REQUEST,
@@ -26,6 +25,7 @@ from penstock.broker.failover.consensus_engine import (
     history_key,
     member_key,
 )
+from penstock.broker.failover.failover_settings import engine_of
 from penstock.broker.settings import BrokerSettings
 from penstock.store import Settings
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.client import Later, MessageQueue, ReceivedMessage
 from penstock.client.assigned_queues import ProcessQueue
-from penstock.client.message_handlers import HandlerRunner
 from penstock.client.offsets import FileOffsets
+from penstock.client.user_handlers import HandlerRunner
 from penstock.errors import BadSettings
 from penstock.format.record import Record
 

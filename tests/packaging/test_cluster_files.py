@@ -26,7 +26,7 @@ from support.clusters import wait_for
 from support.etcd import BINARY, need_etcd
 from support.kubernetes import problems
 
-from penstock.broker.failover.configuration import check_failover, engine_of
+from penstock.broker.failover.failover_settings import check_failover, engine_of
 from penstock.broker.settings import BrokerSettings
 from penstock.cli.main import main
 from penstock.client.sync import Admin

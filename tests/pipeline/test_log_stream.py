@@ -21,9 +21,9 @@ from penstock.pipeline.jobs.dispatch import DispatchJob
 from penstock.pipeline.jobs.dispatch_source import DerivedLogReader
 from penstock.pipeline.stream_source import LogSlice, PublishedLogReader
 from penstock.store import Dispatch
-from penstock.store.external_dispatch import agreement_files
-from penstock.store.external_dispatch.agreement_files import DispatchAgreement, read_agreement
+from penstock.store.external_dispatch import files_shared_with_job
 from penstock.store.external_dispatch.builder import Builder, why_not_yet
+from penstock.store.external_dispatch.files_shared_with_job import DispatchAgreement, read_agreement
 from penstock.store.external_dispatch.packed_units_and_keys import unpack
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
@@ -218,9 +218,9 @@ def test_a_job_waits_for_a_store_that_recovers_after_a_power_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, _ = made(tmp_path)
-    boot = agreement_files.boot_number() + 1
+    boot = files_shared_with_job.boot_number() + 1
     with home.open(dispatch=Dispatch.EXTERNAL, mapped_file_size_commit_log=16_384):
-        monkeypatch.setattr(agreement_files, "boot_number", lambda: boot)
+        monkeypatch.setattr(files_shared_with_job, "boot_number", lambda: boot)
         assert "still starting, or is open on another host" in why_not_yet(Files(), home.path)
         with pytest.raises(BadStore, match="still starting"):
             Builder.open(home.path)

@@ -18,7 +18,7 @@ from support.loopback import free_port
 from support.stores import StoreHome
 
 from penstock.cli.main import main
-from penstock.cli.spark import JobCall
+from penstock.cli.verbs_on_spark import JobCall
 from penstock.errors import BadSettings, Unreachable
 from penstock.pipeline import session
 from penstock.pipeline.session import quiet_interrupts

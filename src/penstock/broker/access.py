@@ -30,7 +30,7 @@ from penstock.broker.access_file import ANY, PUB, SUB, WAITING_TOPICS, Account, 
 from penstock.broker.consumers import GroupMember, Heartbeat
 from penstock.broker.guarded_operations import Admission, Admit, Call, Client, Denied, Guard, Operation
 from penstock.broker.nonblocking_reads import after_read
-from penstock.broker.replayed_requests import ReplayGuard
+from penstock.broker.replay_protection import ReplayGuard
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topics import REPLY_TOPIC_SUFFIX
 from penstock.errors import BadSettings

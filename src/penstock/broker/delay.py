@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from penstock.broker.delay_recovery import SaveNotes, deliverable, find_delivered
 from penstock.broker.nonblocking_reads import completed
-from penstock.broker.timed_calls import ScheduledCall, Scheduler
+from penstock.broker.wall_clock_timer import ScheduledCall, Scheduler
 from penstock.format.config_tables import DelayOffsets
 from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.format.queue_unit import NO_RECORD_SIZE

@@ -22,8 +22,8 @@ from penstock.broker.offsets import OffsetTable, OwnOffsets
 from penstock.broker.queue_locks import QueueLocks
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.broker.stats import MessageCounters
-from penstock.broker.timed_calls import Scheduler
 from penstock.broker.topics import BrokerTopics
+from penstock.broker.wall_clock_timer import Scheduler
 from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from penstock.protocol.bodies.admin import HaElections
 from penstock.store.config_files import ConfigFile, ConfigFiles, ConfigTable

@@ -211,7 +211,7 @@ class ServeOptions:
         broker = BrokerSettings.of(self.settings)
         Access.of(broker)
         if broker.failover != "off":
-            from penstock.broker.failover.configuration import check_failover, engine_of
+            from penstock.broker.failover.failover_settings import check_failover, engine_of
             from penstock.broker.failover.role_change_commands import commands_of
 
             if self.is_supervised:

@@ -12,7 +12,7 @@ from functools import partial
 
 from penstock.broker.access import Access
 from penstock.broker.broker import Broker
-from penstock.broker.failover.configuration import engine_of
+from penstock.broker.failover.failover_settings import engine_of
 from penstock.broker.failover.failover_threads import Failover
 from penstock.broker.failover.role_change_commands import RoleCommands, commands_of
 from penstock.broker.failover.role_switch import BrokerNode, Host

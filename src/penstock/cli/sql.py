@@ -18,7 +18,7 @@ import typer
 from penstock.cli.options import Config, Pairs, option
 from penstock.cli.output import add_row, flush, show, table, write, write_note
 from penstock.cli.progress import ProgressLine
-from penstock.cli.spark import Confs, session, time_option
+from penstock.cli.verbs_on_spark import Confs, session, time_option
 from penstock.errors import BadSettings
 
 if TYPE_CHECKING:

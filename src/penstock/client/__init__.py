@@ -13,12 +13,12 @@ PenstockError.
 from penstock.client.admin import Admin
 from penstock.client.config import ClientConfig, Credentials
 from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus
-from penstock.client.message_handlers import DeadLetter, Later
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.pull_consumer import PullConsumer
 from penstock.client.pull_requests import PullResult, PullStatus, Sql92
 from penstock.client.push_consumer import PushConsumer, PushOptions
 from penstock.client.transaction_producer import TransactionProducer, TransactionResult, TransactionState
+from penstock.client.user_handlers import DeadLetter, Later
 from penstock.protocol.bodies.queues import MessageQueue
 
 __all__ = [

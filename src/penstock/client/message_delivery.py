@@ -17,10 +17,10 @@ from typing import Final
 from penstock.client.assigned_queues import ProcessQueue
 from penstock.client.client_instance import ClientInstance
 from penstock.client.message import ReceivedMessage
-from penstock.client.message_handlers import DeadLetter, HandlerRunner, Later, Outcome
 from penstock.client.offsets import OffsetStore
 from penstock.client.queue_locks import ClientQueueLocks
 from penstock.client.routes import TEMPLATE_TOPIC
+from penstock.client.user_handlers import DeadLetter, HandlerRunner, Later, Outcome
 from penstock.clock import now_ms
 from penstock.errors import PenstockError
 from penstock.format.constants import DELAY, ORIGIN_MESSAGE_ID, RETRY_PREFIX, RETRY_TOPIC

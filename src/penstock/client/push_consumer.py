@@ -36,11 +36,11 @@ from penstock.client.client_instance import ClientInstance, ClientLifecycle, che
 from penstock.client.config import Namesrv
 from penstock.client.message import ReceivedMessage
 from penstock.client.message_delivery import UNLIMITED, ConcurrentConsumption, OrderedConsumption, SendBackRequests
-from penstock.client.message_handlers import AnyHandler, DeadLetter, HandlerRunner, Later
 from penstock.client.offsets import BrokerOffsets, ConsumeFrom, FileOffsets, OffsetStore, QueueOffsets, StartOffset
 from penstock.client.pull_requests import make_subscription
 from penstock.client.queue_locks import RENEW_S, ClientQueueLocks
 from penstock.client.rebalance import Rebalance
+from penstock.client.user_handlers import AnyHandler, DeadLetter, HandlerRunner, Later
 from penstock.errors import BadSettings, NoRoute
 from penstock.format.constants import RETRY_PREFIX
 from penstock.format.record import decode_record

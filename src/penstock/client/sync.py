@@ -24,12 +24,12 @@ from penstock.client.admin.topics import OffsetAdmin, TopicAdmin
 from penstock.client.config import ClientConfig, Credentials, Namesrv
 from penstock.client.event_loop_thread import Blocking, Facade, blocking
 from penstock.client.message import Message, ReceivedMessage
-from penstock.client.message_handlers import AnyHandler, DeadLetter, Later
 from penstock.client.offsets import QueueOffsets
 from penstock.client.producer import ProducerOptions
 from penstock.client.pull_requests import Sql92
 from penstock.client.push_consumer import PushOptions
 from penstock.client.transaction_producer import TransactionCheck, TransactionState
+from penstock.client.user_handlers import AnyHandler, DeadLetter, Later
 from penstock.errors import PenstockError
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.subscription import EVERYTHING

@@ -25,7 +25,6 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from penstock.broker.failover import operator_orders
-from penstock.broker.failover.configuration import engine_of
 from penstock.broker.failover.consensus_engine import (
     LEADER,
     REQUEST,
@@ -41,6 +40,7 @@ from penstock.broker.failover.consensus_engine import (
     history_key,
     member_key,
 )
+from penstock.broker.failover.failover_settings import engine_of
 from penstock.broker.settings import BrokerSettings
 from penstock.client.config import ClientConfig
 from penstock.demo.shop import BrokerProcess

@@ -443,7 +443,7 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._goal: int | None = None
 
     def _published(self) -> int:
-        from penstock.store.external_dispatch.agreement_files import read_mark
+        from penstock.store.external_dispatch.files_shared_with_job import read_mark
 
         mark = read_mark(self._files, self._end)
         if mark is None:

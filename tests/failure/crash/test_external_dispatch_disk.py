@@ -20,8 +20,8 @@ from penstock.errors import StoreFailed
 from penstock.store import Dispatch, Message, MessageStore, Settings
 from penstock.store.audit import audit
 from penstock.store.damage_and_quarantine import read_damage
-from penstock.store.external_dispatch import agreement_files
 from penstock.store.external_dispatch import builder as builder_module
+from penstock.store.external_dispatch import files_shared_with_job
 from penstock.store.external_dispatch.builder import Builder
 from penstock.store.files.layout import Layout
 
@@ -123,8 +123,8 @@ def filled_files(store: Path) -> dict[str, bytes]:
 def lose_power(tmp_path: Path, flush: str, images: int, monkeypatch: pytest.MonkeyPatch, seed: str) -> int:
     settings = Settings.dev(**BUSY, flush_disk_type=flush, dispatch=Dispatch.EXTERNAL)
     cuts = life(tmp_path / "disk", seed, settings, 60)
-    boot = agreement_files.boot_number() + 1
-    monkeypatch.setattr(agreement_files, "boot_number", lambda: boot)
+    boot = files_shared_with_job.boot_number() + 1
+    monkeypatch.setattr(files_shared_with_job, "boot_number", lambda: boot)
     chosen = random.Random(seed).sample(cuts, min(images, len(cuts)))
     for cut in chosen:
         try:

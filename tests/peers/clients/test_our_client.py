@@ -17,12 +17,12 @@ from support.peers import JavaServed, until_registered
 from penstock.client import Producer as AsyncProducer
 from penstock.client import PullConsumer
 from penstock.client.message import Message, ReceivedMessage
-from penstock.client.message_handlers import Later
 from penstock.client.producer import ProducerOptions
 from penstock.client.pull_requests import Sql92
 from penstock.client.push_consumer import PushOptions
 from penstock.client.sync import Admin, Producer, PushConsumer, TransactionProducer
 from penstock.client.transaction_producer import TransactionState
+from penstock.client.user_handlers import Later
 from penstock.errors import Refused
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]

@@ -14,8 +14,8 @@ from penstock.errors import BadSettings, StoreInUse
 from penstock.store import BrokerRole, Dispatch, GetStatus, Message, Settings
 from penstock.store.audit import audit
 from penstock.store.external_dispatch import follower
-from penstock.store.external_dispatch.agreement_files import read_mark
 from penstock.store.external_dispatch.builder import Builder
+from penstock.store.external_dispatch.files_shared_with_job import read_mark
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 
@@ -220,7 +220,7 @@ def test_after_the_machine_failed_only_what_was_synced_is_shown(
         build_all(builder)
         failed = home.copy_to(home.path.with_name("failed"))
         builder.close()
-    monkeypatch.setattr("penstock.store.external_dispatch.agreement_files.boot_number", lambda: 42)
+    monkeypatch.setattr("penstock.store.external_dispatch.files_shared_with_job.boot_number", lambda: 42)
     with failed.open(**EXTERNAL) as store:
         assert store.dispatcher.position == half
         assert 0 < store.max_offset("T", 0) < 60

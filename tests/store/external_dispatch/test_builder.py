@@ -125,7 +125,7 @@ def test_a_builder_after_the_machine_failed_goes_by_the_note(home: StoreHome, mo
     last = queue.read_bytes().rstrip(b"\0")
     failed.write(queue, len(last) - 30, bytes(60))  # what was not synced did not reach the disk
     (failed.path / "abort").unlink()
-    monkeypatch.setattr("penstock.store.external_dispatch.agreement_files.boot_number", lambda: 42)
+    monkeypatch.setattr("penstock.store.external_dispatch.files_shared_with_job.boot_number", lambda: 42)
     with Builder.open(failed.path) as again:
         assert again.position == noted
         build_all(again)

@@ -23,9 +23,9 @@ from typing import Any, Final, TypeVar
 
 from penstock import __version__
 from penstock.broker.broker import Broker
-from penstock.broker.failover.configuration import acks_of, limits_of
 from penstock.broker.failover.consensus_engine import ABSENT, Acks, Leader, State, View, boot_time
 from penstock.broker.failover.election_rules import Failsafe, ReplicaState, may_write
+from penstock.broker.failover.failover_settings import acks_of, limits_of
 from penstock.broker.failover.lease import MasterHealth
 from penstock.broker.failover.membership_file import Membership
 from penstock.broker.failover.role_change_commands import RoleChange

@@ -36,7 +36,7 @@ AcceptLoss = Annotated[
 @contextlib.contextmanager
 def _engine(config: Any, pairs: list[str] | None) -> Iterator[Session]:
     """Opens a session without a lease. Raises BadSettings or EngineAway."""
-    from penstock.broker.failover.configuration import engine_of
+    from penstock.broker.failover.failover_settings import engine_of
     from penstock.broker.settings import BrokerSettings
     from penstock.cli.configuration import find_config
     from penstock.store import Settings

@@ -12,7 +12,7 @@ import typer
 from penstock.cli import exit_codes
 from penstock.cli.options import AsJson, Config, Folder, Pairs, number, option
 from penstock.cli.output import add_row, show, table, write, write_json, write_note
-from penstock.cli.spark import EitherCall, JobCall, MaybeNamesrv, check_input, either_way, job_input, on_spark
+from penstock.cli.verbs_on_spark import EitherCall, JobCall, MaybeNamesrv, check_input, either_way, job_input, on_spark
 from penstock.human_units import format_size
 
 if TYPE_CHECKING:

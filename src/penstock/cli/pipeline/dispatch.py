@@ -21,11 +21,11 @@ from penstock.cli.log_output import LogFormat, LogFormatOption, LogLevel, errors
 from penstock.cli.options import AsJson, option
 from penstock.cli.output import flush, write, write_json
 from penstock.cli.service_manager import ServiceManager
-from penstock.cli.spark import Confs, Master, parse_confs
 from penstock.cli.spark_output import spark_output_as_log
+from penstock.cli.verbs_on_spark import Confs, Master, parse_confs
 from penstock.errors import BadSettings, PenstockError
 from penstock.human_units import format_size
-from penstock.store.external_dispatch.agreement_files import require_agreement
+from penstock.store.external_dispatch.files_shared_with_job import require_agreement
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.readonly.store_folder import StoreFolder

@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli.options import option
 from penstock.cli.output import add_row, show, table, write, write_json, write_note
-from penstock.cli.spark import (
+from penstock.cli.verbs_on_spark import (
     EitherCall,
     JobCall,
     MaybeNamesrv,

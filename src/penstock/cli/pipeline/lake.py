@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli.options import AsJson, Config, VerbGroup, help_if_alone, option
 from penstock.cli.output import add_row, plain, show, table, write, write_json, write_note
-from penstock.cli.spark import Confs, Master, MaybeNamesrv, interruptible, job_input, parse_confs
+from penstock.cli.verbs_on_spark import Confs, Master, MaybeNamesrv, interruptible, job_input, parse_confs
 
 app = typer.Typer(cls=VerbGroup, rich_markup_mode=None)
 

@@ -12,7 +12,7 @@ import typer
 from penstock.cli.cluster_connection import read_account
 from penstock.cli.options import AsJson, number, option
 from penstock.cli.output import add_row, plain, show, table, write, write_json, write_note
-from penstock.cli.spark import (
+from penstock.cli.verbs_on_spark import (
     Confs,
     JobCall,
     Master,

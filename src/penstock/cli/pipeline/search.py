@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from penstock.cli.options import AsJson, Config, Folder, Pairs, number, option
 from penstock.cli.output import plain, write, write_json, write_note
-from penstock.cli.spark import (
+from penstock.cli.verbs_on_spark import (
     EitherCall,
     JobCall,
     MaybeNamesrv,

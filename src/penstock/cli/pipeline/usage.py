@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.options import AsJson, Config, Folder, Pairs, option
 from penstock.cli.output import add_row, show, table, write, write_json, write_note
-from penstock.cli.spark import (
+from penstock.cli.verbs_on_spark import (
     EitherCall,
     JobCall,
     MaybeNamesrv,

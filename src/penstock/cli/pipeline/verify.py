@@ -16,7 +16,7 @@ from penstock.cli.options import DryRun, number, option
 from penstock.cli.output import write, write_json, write_note
 from penstock.cli.progress import ProgressLine, Yes, confirm_quarantine
 from penstock.cli.readonly_store import note_state
-from penstock.cli.spark import EitherCall, JobCall, Paths, Stores, check_input, either_way, on_spark
+from penstock.cli.verbs_on_spark import EitherCall, JobCall, Paths, Stores, check_input, either_way, on_spark
 from penstock.errors import BadSettings
 from penstock.human_units import format_size
 from penstock.store.audit.several_stores import Stores as FoundStores

@@ -20,7 +20,7 @@ from penstock.human_units import format_size, format_time
 from penstock.store import Dispatch, MessageStore
 from penstock.store.config_files import ConfigFile, ConfigFiles
 from penstock.store.damage_and_quarantine import quarantined_folders
-from penstock.store.external_dispatch.agreement_files import is_external
+from penstock.store.external_dispatch.files_shared_with_job import is_external
 from penstock.store.index import IndexFile
 from penstock.store.readonly.file_sizes import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder

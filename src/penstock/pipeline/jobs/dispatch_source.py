@@ -65,7 +65,7 @@ class DerivedLogReader(PublishedLogReader):
 
     def _built(self) -> int:
         """Returns the position up to which the driver has built queues and index."""
-        from penstock.store.external_dispatch.agreement_files import read_mark
+        from penstock.store.external_dispatch.files_shared_with_job import read_mark
 
         mark = read_mark(self._files, self._done)
         return 0 if mark is None else mark.position

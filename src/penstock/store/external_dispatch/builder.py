@@ -30,7 +30,7 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.damage_and_quarantine import Quarantine, read_damage
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_checkpoint import DispatchNotes, read_state
-from penstock.store.external_dispatch.agreement_files import (
+from penstock.store.external_dispatch.files_shared_with_job import (
     MarkFile,
     acquire_job_lock,
     built_position,

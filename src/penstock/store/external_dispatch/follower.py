@@ -31,7 +31,7 @@ from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher, DispatchLag
 from penstock.store.dispatch_checkpoint import read_state
-from penstock.store.external_dispatch.agreement_files import DispatchMark, MarkFile, built_position
+from penstock.store.external_dispatch.files_shared_with_job import DispatchMark, MarkFile, built_position
 from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout, path_below

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.errors import BadStore, StoreInUse, disk_refused
 from penstock.store.damage_and_quarantine import MayExceed, Quarantine
-from penstock.store.external_dispatch.agreement_files import acquire_job_lock, is_external, refuse_while_job_runs
+from penstock.store.external_dispatch.files_shared_with_job import acquire_job_lock, is_external, refuse_while_job_runs
 from penstock.store.files.atomic_files import finish_swap
 from penstock.store.files.copy_on_write_files import RehearsalFiles
 from penstock.store.files.file_io import Files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.store.external_dispatch.agreement_files import acquire_job_lock, is_external, remove_agreement
+from penstock.store.external_dispatch.files_shared_with_job import acquire_job_lock, is_external, remove_agreement
 from penstock.store.files.atomic_files import finish_swap
 from penstock.store.files.lock import StoreLock
 from penstock.store.recovery import RecoveryReport, StartParts

@@ -19,7 +19,7 @@ from penstock.format.scan import next_valid
 from penstock.store.commit_log import CommitLog
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.dispatch_checkpoint import DispatchNotes, DispatchState, read_state
-from penstock.store.external_dispatch.agreement_files import (
+from penstock.store.external_dispatch.files_shared_with_job import (
     DispatchAgreement,
     MarkFile,
     acquire_job_lock,

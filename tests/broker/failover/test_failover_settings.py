@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.failover.configuration import check_failover, engine_of, read_account
+from penstock.broker.failover.failover_settings import check_failover, engine_of, read_account
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadSettings
 from penstock.store import Settings
@@ -74,7 +74,7 @@ def test_a_certificate_that_cannot_be_read_is_refused_before_anything_starts(tmp
 
 _ENGINE_OF = """
 import sys
-from penstock.broker.failover.configuration import engine_of
+from penstock.broker.failover.failover_settings import engine_of
 from penstock.broker.settings import BrokerSettings
 from penstock.store import Settings
 if sys.argv[2] == "without":

@@ -30,7 +30,7 @@ from penstock.client import (
 )
 from penstock.client.assigned_queues import ProcessQueue
 from penstock.client.message_delivery import FairQueues
-from penstock.client.message_handlers import HandlerRunner
+from penstock.client.user_handlers import HandlerRunner
 from penstock.errors import BadMessage, BadSettings
 from penstock.format.record import Record
 
@@ -458,7 +458,7 @@ def test_a_failed_delivery_is_one_line_with_its_attempt_and_what_comes_next(
 
     run(main())
     first, second, third = lines()
-    assert "not consumed at attempt 1 of 6: ValueError: not today at test_message_handlers.py:" in first
+    assert "not consumed at attempt 1 of 6: ValueError: not today at test_user_handlers.py:" in first
     assert first.endswith("; again at delay level 3 (usually 10 s)")
     assert "at attempt 2 of 6" in second
     assert second.endswith("; again at delay level 4 (usually 30 s)")

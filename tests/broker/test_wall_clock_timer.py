@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker import timed_calls as scheduling
-from penstock.broker.timed_calls import Scheduler
+from penstock.broker import wall_clock_timer as scheduling
+from penstock.broker.wall_clock_timer import Scheduler
 
 if TYPE_CHECKING:
     from broker.conftest import Run
