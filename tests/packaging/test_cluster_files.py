@@ -283,7 +283,12 @@ def test_all_processes_together_elect_a_master_and_answer_their_probes(kind: str
         assert leader is not None
         for namesrv in broker_settings.name_servers:
             with Admin(namesrv) as admin:
-                assert admin.cluster.info().broker_addr_table["broker-a"].broker_addrs[0] == leader.address
+
+                def names_the_leader(admin: Admin = admin) -> bool:
+                    table = admin.cluster.info().broker_addr_table
+                    return "broker-a" in table and table["broker-a"].broker_addrs.get(0) == leader.address
+
+                wait_for(names_the_leader, said)
         for process in [*machine.of("serve"), *machine.of("namesrv")]:
             assert process.health
             for path in process.health:
