@@ -112,6 +112,33 @@ def test_a_disk_that_hangs_in_a_change_of_the_role_is_not_healthy(
     asyncio.run(go())
 
 
+def test_a_store_that_takes_long_to_close_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> None:
+        goes_on, asked = threading.Event(), threading.Event()
+
+        def open_store(really: Callable[[], MessageStore]) -> MessageStore:
+            asked.set()
+            return really()
+
+        async with a_node(tmp_path, open_store) as node:
+            really = node._store.close
+
+            def close() -> None:
+                goes_on.wait(SOON_S)
+                really()
+
+            monkeypatch.setattr(node._store, "close", close)
+            monkeypatch.setattr(role_switch, "_STOP_S", 0.2)
+            change = asyncio.create_task(node._lead(2, 5, frozenset({2})))
+            await until(asked.is_set)
+            goes_on.set()
+            await change
+            assert node.broker is not None
+            assert node._store.role.epoch == 5
+
+    asyncio.run(go())
+
+
 def test_a_master_that_is_not_certain_of_its_lease_does_not_register(tmp_path: Path) -> None:
     async def go() -> None:
         async with a_node(tmp_path) as node:

@@ -33,7 +33,7 @@ from penstock.broker.failover.sync_set import FollowerState
 from penstock.broker.replication.replication import LOOPBACK
 from penstock.broker.settings import BrokerSettings
 from penstock.clock import now_ms
-from penstock.errors import StoreFailed
+from penstock.errors import StoreFailed, StoreInUse
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.remoting.sockets import parse_address
 from penstock.store.message_store import MessageStore
@@ -52,6 +52,8 @@ _FENCE_S: Final = 0.1
 _STOP_S: Final = 5.0
 _CHANGE_S: Final = 20.0
 """Seconds that a change of the role may take: a disk that hangs must not keep the lease."""
+_CLOSE_S: Final = 60.0
+"""Seconds that the store may take to close before it is opened again; the process ends if it takes longer."""
 _HEARD_MS: Final = 1000
 _REMIND_S: Final = 60.0
 _NEAR_BYTES: Final = 4 << 20
@@ -306,7 +308,15 @@ class BrokerNode:
 
     async def _open_again(self) -> None:
         """Opens the closed store, which carries out a cut that is due."""
-        self._store = await asyncio.to_thread(self._host.open_store)
+        deadline = time.monotonic() + _CLOSE_S
+        while True:
+            try:
+                self._store = await asyncio.to_thread(self._host.open_store)
+                break
+            except StoreInUse:  # a slow disk: the store is being closed in a thread for longer than the broker waited
+                if time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(_PING_S)
         before, self._uncut_size = self._uncut_size, None
         if before is not None:
             self.tails_cut += 1
