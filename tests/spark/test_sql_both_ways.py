@@ -110,6 +110,12 @@ def test_queries_have_the_same_rows_both_ways(spark: SparkSession, home: StoreHo
             assert rows(on_spark.run(query)) == expected, query
 
 
+@pytest.mark.parametrize("query", ["TABLE payments", "FROM payments |> LIMIT 1"])
+def test_a_query_that_names_no_column_may_mean_all_of_them(spark: SparkSession, home: StoreHome, query: str) -> None:
+    on_spark = SparkSqlSession(spark, ScanOptions(paths=(str(home.path),)))
+    assert rows(on_spark.run(query))[0].keys() == rows(on_spark.run("SELECT * FROM payments LIMIT 1"))[0].keys()
+
+
 def test_times_limit_both_ways_alike(spark: SparkSession, home: StoreHome) -> None:
     options = ScanOptions(paths=(str(home.path),), since_ms=home.clock.now - 30 * 60_000)
     query = "SELECT topic, count(*) AS n FROM log GROUP BY topic ORDER BY topic"

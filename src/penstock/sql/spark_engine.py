@@ -110,7 +110,7 @@ def _columns_in(query: str) -> set[str]:
     """Returns the columns of messages that a query can refer to: those in its text, and what they are made of."""
     words = {word.lower() for word in re.findall(r"\w+", query)}
     everything = {*ROW_SCHEMA.names, *_DERIVED}
-    if "*" in _COUNT.sub("", query) or "natural" in words:
+    if "*" in _COUNT.sub("", query) or "|>" in query or "select" not in words or words & {"natural", "table"}:
         return everything
     columns = everything & words
     if BODY_JSON in columns:
