@@ -96,7 +96,8 @@ class NoAnswer(PenstockError):
 
 class Refused(PenstockError):
     """A peer answered with an error. `code` is the response code, `remark` is the peer's text. `msg_id` is the id that
-    the answer to a send names all the same: its message is in the broker's log, and it is unknown whether it stays.
+    the answer to a send names all the same. With SYSTEM_ERROR the message is in the broker's log then, and it is not
+    known whether it stays there.
     """
 
     def __init__(self, message: str, *, code: int, remark: str = "", msg_id: str = "") -> None:

@@ -14,18 +14,17 @@ import json
 import sys
 
 from pyspark.sql import SparkSession
-from support.spark import QUICK
 
 from penstock.cli.main import main
-from penstock.pipeline.session import start_connect_session, start_session
+from penstock.pipeline.session import LIGHT_JAVA, start_connect_session, start_session
 
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
-    "spark.driver.extraJavaOptions": QUICK,
-    "spark.executor.extraJavaOptions": QUICK,
+    "spark.driver.extraJavaOptions": LIGHT_JAVA,
+    "spark.executor.extraJavaOptions": LIGHT_JAVA,
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
 }

@@ -21,15 +21,15 @@ import pyspark
 import pytest
 from support.documents import to_run
 from support.loopback import free_port
-from support.spark import QUICK
 
+from penstock.pipeline.session import LIGHT_JAVA
 from penstock.store import Message, MessageStore, Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 HERE = f"""
 spark.driver.host 127.0.0.1
 spark.driver.bindAddress 127.0.0.1
-spark.executor.extraJavaOptions {QUICK}
+spark.executor.extraJavaOptions {LIGHT_JAVA}
 """
 """What a reader's own machine may need and the pages leave to him; memory is as the page says, but less of it."""
 
@@ -82,7 +82,7 @@ def connect_server(folder: Path, environment: dict[str, str]) -> Iterator[str]:
     port = free_port()
     launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     order = [launcher, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"]
-    order += ["--driver-java-options", QUICK, "--driver-memory", "768m"]
+    order += ["--driver-java-options", LIGHT_JAVA, "--driver-memory", "768m"]
     order += [
         "--conf",
         f"spark.connect.grpc.binding.port={port}",

@@ -18,7 +18,7 @@ from build_wheels import build_wheel
 from support import NO_INDEX, ROOT
 from support.documents import to_run
 from support.pipeline import send
-from support.spark import QUICK, may_mount, standalone_cluster
+from support.spark import LIGHT_JAVA, may_mount, standalone_cluster
 from support.stores import StoreHome
 
 from penstock.client.message import Message
@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 _HERE = f"""
 spark.driver.host 127.0.0.1
 spark.driver.bindAddress 127.0.0.1
-spark.driver.extraJavaOptions {QUICK}
-spark.executor.extraJavaOptions {QUICK}
+spark.driver.extraJavaOptions {LIGHT_JAVA}
+spark.executor.extraJavaOptions {LIGHT_JAVA}
 spark.executor.memory 512m
 spark.ui.enabled false
 """

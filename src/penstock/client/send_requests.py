@@ -363,7 +363,7 @@ class Delivery:
         route, chosen, sender, turn = self._route, self._chosen, self._sender, self._turn
         assert route is not None
         assert chosen is not None
-        is_answer = isinstance(failure, Refused) and not failure.msg_id
+        is_answer = isinstance(failure, Refused) and not (failure.code == ResponseCode.SYSTEM_ERROR and failure.msg_id)
         self._may_be_stored = self._may_be_stored or (turn.frames > self._frames and not is_answer)
         is_fixed = self._queue is not None or self._outgoing.sharding_key != ""
         others = not is_fixed and any(each.broker_name != chosen.broker_name for each in route.publish_queues)

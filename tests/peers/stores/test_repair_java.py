@@ -28,7 +28,7 @@ SIZES = {
 }
 SETTINGS = Settings.load(pairs=[f"{name}={value}" for name, value in SIZES.items()])
 ONE_INDEX_FILE = 400
-"""Java names index files by the millisecond: one that it fills and the next one can be the same file, and keys are lost.
+"""Java names index files by the millisecond: one that it fills and the next can be the same file, and keys are lost.
 Where it builds the index of a whole log, tests give it room in one file."""
 QUEUES = 3
 MESSAGES = 300

@@ -138,7 +138,7 @@ def local_path(text: str) -> str:
     plain = _FILE_URI.sub("", text)
     if _OTHER_URI.match(plain):
         raise BadSettings(
-            f"path '{text}' is not in a local file system; a store is a folder that all hosts have mounted"
+            f"path '{text}' is not in a local file system; give the path of a folder that all hosts have mounted"
         )
     return plain
 
