@@ -124,7 +124,9 @@ class Scenario:
                 self._answered(number, store.put(message(number)))
             elif way == "many":
                 batch = [number, *itertools.islice(itertools.takewhile(lambda n: not is_delayed(n), numbers), 3)]
-                for each, result in zip(batch, store.put_many([message(n) for n in batch]).results, strict=True):
+                stored = store.put_many([message(n) for n in batch])
+                assert stored.ok, stored
+                for each, result in zip(batch, stored.results, strict=True):
                     self._answered(each, result)
             else:
                 future = store.put_async(message(number))
