@@ -213,6 +213,12 @@ def test_the_first_error_fetches_a_route_at_once_and_further_ones_with_growing_p
         fetched.clear()
         loop.run_until_complete(fail_for(0.15))
         assert len(fetched) == 2
+        loop.run_until_complete(fail_for(3.0))
+        for number in range(2):
+            routes._store(Route("T", TopicRouteData(order_topic_conf=str(number))))
+        fetched.clear()
+        loop.run_until_complete(fail_for(0.15))
+        assert len(fetched) == 2, "a route that has changed ends the long pauses"
     finally:
         loop.close()
 

@@ -242,7 +242,7 @@ class Routes:
         """Fetches a route again in the background, because of an error at the route's brokers.
 
         The first error does it at once: another broker may be the master already. While errors go on, there are pauses
-        between the fetches, from 0.1 s up to a second.
+        between the fetches, from 0.1 s up to a second. A route that has changed ends them.
         """
         now = asyncio.get_running_loop().time()
         at, pause = self._refreshes.get(topic, (-inf, 0.0))
@@ -301,6 +301,7 @@ class Routes:
         before = self._known.pop(route.topic, None)
         self._known[route.topic] = route  # behind all others: see `brokers`
         if before is not None and before != route:
+            self._refreshes.pop(route.topic, None)
             for notify in self.on_change:
                 notify(route.topic)
 

@@ -15,7 +15,7 @@ from support.loopback import SOON_S, free_port, until
 
 from penstock.broker.broker import Broker
 from penstock.broker.failover import role_switch
-from penstock.broker.failover.consensus_engine import STATE, KeyValue, Leader, State, View, boot_time
+from penstock.broker.failover.consensus_engine import ABSENT, STATE, KeyValue, Leader, State, View, boot_time
 from penstock.broker.failover.role_switch import BrokerNode, Host
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import StoreFailed
@@ -108,6 +108,28 @@ def test_a_disk_that_hangs_in_a_change_of_the_role_is_not_healthy(
             goes_on.set()
             await change
             assert node.health(1.0).why_not == ""
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("refuses_at", [1, 3, 4])
+def test_a_master_that_dies_while_it_is_probed_is_probed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses_at: int
+) -> None:
+    """The kernel may end its connections before it closes its ports. After three probes it counts as alive."""
+
+    async def go() -> None:
+        async with a_node(tmp_path, lambda really: really(), "failoverFast=false") as node:  # it probes only here
+            probes: list[str] = []
+
+            async def refuses(address: str) -> bool:
+                probes.append(address)
+                return len(probes) > 2 * (refuses_at - 1)
+
+            monkeypatch.setattr(role_switch, "_refuses", refuses)
+            await node._probe(LEADER, 7)
+            assert node._dead_leader == (7 if refuses_at <= 3 else ABSENT)
+            assert len(probes) == 2 * min(refuses_at, 3)
 
     asyncio.run(go())
 

@@ -47,6 +47,8 @@ log = logging.getLogger("penstock.failover")
 T = TypeVar("T")
 
 _PROBE_S: Final = 0.2
+_PROBE_AGAIN_S: Final = (0.05, 0.1, 0.0)
+"""Pauses after each probe: the kernel ends a killed process's connections before it closes its ports, or after."""
 _PING_S: Final = 0.25
 _FENCE_S: Final = 0.1
 _STOP_S: Final = 5.0
@@ -460,11 +462,16 @@ class BrokerNode:
             task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
     async def _probe(self, leader: Leader, version: int) -> None:
-        refused = await asyncio.gather(*(_refuses(each) for each in (leader.address, leader.ha_address)))
-        if all(refused) and self._followed == leader:
-            log.warning("the master at %s is gone: its ports refuse connections", leader.address)
-            self._dead_leader = version
-            self.wake()
+        for pause_s in _PROBE_AGAIN_S:
+            refused = await asyncio.gather(*(_refuses(each) for each in (leader.address, leader.ha_address)))
+            if self._followed != leader:
+                return
+            if all(refused):
+                log.warning("the master at %s is gone: its ports refuse connections", leader.address)
+                self._dead_leader = version
+                self.wake()
+                return
+            await asyncio.sleep(pause_s)
 
 
 def _log_size(store: MessageStore) -> int:
