@@ -33,7 +33,7 @@ from bench.workspace import GIB, MIB, BenchFailed
 from penstock.client.sync import Admin
 from penstock.format.index_layout import IndexGeometry
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import plan_batch
+from penstock.pipeline.scan_plan import plan_batch
 from penstock.store import MessageStore, Settings
 
 if TYPE_CHECKING:

@@ -20,14 +20,14 @@ from penstock.testing import LocalBroker
 SOON_S = 60.0
 FAILING_SAMPLES = """
 import pathlib
-from penstock.console import history
-real = history.History.sample
+from penstock.console import chart_samples
+real = chart_samples.ChartSamples.sample
 async def planted(self):
     if pathlib.Path({flag!r}).exists():
         raise MemoryError("planted")
     await real(self)
-history.History.sample = planted
-history.SAMPLE_S = 0.02
+chart_samples.ChartSamples.sample = planted
+chart_samples.SAMPLE_S = 0.02
 """
 
 

@@ -18,7 +18,7 @@ from penstock.format.index_layout import (
     pack_item,
     unpack_item,
 )
-from penstock.store.units_and_keys import key_columns
+from penstock.store.queue_units_and_keys import key_columns
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

@@ -12,8 +12,8 @@ from support.messages import make_record
 from support.pipeline import access_to, column_of, read_pages
 
 from penstock.errors import DataLost, NoAnswer
-from penstock.pipeline.cluster_tasks import ClusterTask
-from penstock.pipeline.ranges import OffsetRange, Queue, RowPage
+from penstock.pipeline.cluster_read_tasks import ClusterTask
+from penstock.pipeline.offset_ranges import OffsetRange, Queue, RowPage
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.pull import PullMessage

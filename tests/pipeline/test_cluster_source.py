@@ -17,12 +17,12 @@ from penstock.client.config import ClientConfig, Credentials
 from penstock.client.message import Message
 from penstock.client.sync import Admin, Producer
 from penstock.errors import BadSettings, NoRoute, Refused, Unreachable
+from penstock.pipeline.cluster_read_tasks import ClusterLink
 from penstock.pipeline.cluster_sink import ClusterTarget
 from penstock.pipeline.cluster_source import ClusterSource, QueueProbe, _StoredMessage
-from penstock.pipeline.cluster_tasks import ClusterLink
+from penstock.pipeline.offset_ranges import Queue
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import plan_batch
-from penstock.pipeline.ranges import Queue
+from penstock.pipeline.scan_plan import plan_batch
 from penstock.pipeline.sink_rows import WrittenRows
 from penstock.protocol.codes import RequestCode
 from penstock.store.sink.journal import Identity, WriterKind

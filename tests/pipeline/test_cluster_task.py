@@ -14,8 +14,8 @@ from support.pipeline import ALL_COLUMNS, access_to, cluster_source, column_of, 
 from penstock.client.config import Credentials
 from penstock.client.message import Message
 from penstock.errors import DataLost, Unreachable
-from penstock.pipeline.cluster_tasks import ClusterAccess, ClusterTask
-from penstock.pipeline.ranges import OffsetRange, Queue
+from penstock.pipeline.cluster_read_tasks import ClusterAccess, ClusterTask
+from penstock.pipeline.offset_ranges import OffsetRange, Queue
 from penstock.store import MessageStore, Settings
 from penstock.testing import LocalBroker, broker
 

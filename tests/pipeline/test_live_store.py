@@ -18,9 +18,9 @@ from support.disks import FaultyFiles
 from support.pipeline import options_for, read, read_table, read_tasks
 from support.stores import StoreHome, eventually
 
-from penstock.pipeline.plan import choose_queues, open_source, plan, plan_batch, spans_between
-from penstock.pipeline.ranges import Queue
-from penstock.pipeline.store_tasks import QueueTask
+from penstock.pipeline.offset_ranges import Queue
+from penstock.pipeline.scan_plan import choose_queues, open_source, plan, plan_batch, spans_between
+from penstock.pipeline.store_read_tasks import QueueTask
 from penstock.store import Message, MessageStore, Settings
 
 COUNT = 20_000

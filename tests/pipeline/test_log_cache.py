@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadStore
-from penstock.pipeline import store_tasks as store_tasks_module
-from penstock.pipeline.store_tasks import CachedLog
+from penstock.pipeline import store_read_tasks
+from penstock.pipeline.store_read_tasks import CachedLog
 
 SIZE = 4096
 
@@ -18,13 +18,13 @@ SIZE = 4096
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     """Before and after each test."""
-    for files in store_tasks_module._cache.values():
+    for files in store_read_tasks._cache.values():
         files.close()
-    store_tasks_module._cache.clear()
+    store_read_tasks._cache.clear()
     yield
-    for files in store_tasks_module._cache.values():
+    for files in store_read_tasks._cache.values():
         files.close()
-    store_tasks_module._cache.clear()
+    store_read_tasks._cache.clear()
 
 
 @pytest.fixture
@@ -112,4 +112,4 @@ def test_the_files_of_few_logs_are_kept(folder: Path) -> None:
         write(other, 0, 5)
     for place in (folder, *others):
         read(place)
-    assert [place for place, _ in store_tasks_module._cache] == others[1:]
+    assert [place for place, _ in store_read_tasks._cache] == others[1:]

@@ -8,9 +8,9 @@ import pytest
 from support.stores import is_one_sentence
 
 from penstock.errors import BadSettings, DataLost, PenstockError
+from penstock.pipeline.offset_ranges import OffsetRange, Queue, ReadTask
 from penstock.pipeline.options import EARLIEST, LATEST, Options
-from penstock.pipeline.plan import Offsets, check_range, choose_queues, end_offsets, spans_between, start_offsets
-from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask
+from penstock.pipeline.scan_plan import Offsets, check_range, choose_queues, end_offsets, spans_between, start_offsets
 from penstock.pipeline.store_source import log_queue
 
 A0, A1 = Queue("orders", "a", 0), Queue("orders", "a", 1)

@@ -18,8 +18,8 @@ from penstock.format.arrow_rows import MESSAGE_SCHEMA, select_columns
 from penstock.pipeline import source_rows
 from penstock.pipeline import source_rows as rows_module
 from penstock.pipeline.jobs.job_input import message_columns
+from penstock.pipeline.offset_ranges import Flaw, RowPage
 from penstock.pipeline.options import Options
-from penstock.pipeline.ranges import Flaw, RowPage
 from penstock.pipeline.source import check_schema, known_columns, schema_of
 from penstock.pipeline.source_rows import ROW_SCHEMA, RowShape
 from penstock.store import Message

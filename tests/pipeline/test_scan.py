@@ -18,8 +18,8 @@ import penstock
 from penstock.errors import BadSettings, BadStore
 from penstock.format.sys_flag import TRANSACTION_PREPARED
 from penstock.pipeline import store_scan as scans
+from penstock.pipeline.store_read_tasks import LogTask, QueueTask
 from penstock.pipeline.store_scan import SCAN_SCHEMA, ScanNotes, ScanOptions, StoreScan, plan_scan
-from penstock.pipeline.store_tasks import LogTask, QueueTask
 from penstock.store import Message
 
 COUNT = 300

@@ -12,8 +12,8 @@ from support.stores import RANDOM_LOG_SIZE, RANDOM_T0, RANDOM_UNITS_PER_FILE, St
 
 from penstock.errors import BadSettings, BadStore, CorruptData, DataLost
 from penstock.format.config_tables import ConsumerOffsets
-from penstock.pipeline.plan import plan_batch
-from penstock.pipeline.store_tasks import RecordTask
+from penstock.pipeline.scan_plan import plan_batch
+from penstock.pipeline.store_read_tasks import RecordTask
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
 from penstock.store.files.file_io import Files

@@ -15,7 +15,7 @@ from support.stores import STORES, Made, StoreHome, empty_folder, opened, unpack
 
 from penstock.errors import BadSettings, BadStore
 from penstock.format.record import Record
-from penstock.pipeline.plan import check_input
+from penstock.pipeline.scan_plan import check_input
 from penstock.store import Message, MessageStore
 from penstock.store.readonly.store_folder import find_paths, name_stores
 

@@ -19,7 +19,7 @@ from support.pipeline import CORRUPT, Rows, options_for, read, read_tasks, sent
 from support.stores import RANDOM_LOG_SIZE, RANDOM_UNITS_PER_FILE, StoreHome, is_one_sentence
 
 from penstock.errors import BadStore, CorruptData, DataLost
-from penstock.pipeline.plan import plan_batch
+from penstock.pipeline.scan_plan import plan_batch
 from penstock.store import Message, MessageStore
 
 PLACE = ("topic", "queue_id", "queue_offset", "physical_offset", "body", CORRUPT)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.ranges import Queue
+from penstock.pipeline.offset_ranges import Queue
 from penstock.pipeline.stream_source import Offsets, backlog, from_json, to_json, within_bytes, within_count
 
 QUEUES = st.builds(Queue, st.sampled_from("abAB"), st.sampled_from(["", "x", "y"]), st.integers(0, 12))

@@ -13,13 +13,13 @@ from support.stores import RANDOM_T0, StoreHome
 
 from penstock.errors import BadSettings, CorruptData
 from penstock.format.sys_flag import TRANSACTION_PREPARED
-from penstock.pipeline import plan as plans
+from penstock.pipeline import scan_plan as plans
+from penstock.pipeline.offset_ranges import ReadTask
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import plan_batch
-from penstock.pipeline.ranges import ReadTask
+from penstock.pipeline.scan_plan import plan_batch
 from penstock.pipeline.source import schema_of
 from penstock.pipeline.source_rows import RowShape
-from penstock.pipeline.store_tasks import LogTask, QueueTask
+from penstock.pipeline.store_read_tasks import LogTask, QueueTask
 from penstock.store import Message
 
 COUNT = 400

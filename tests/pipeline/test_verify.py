@@ -27,7 +27,7 @@ from penstock.pipeline.jobs.verify import (
     find_stores,
     tasks_of,
 )
-from penstock.pipeline.ranges import piece_size_for
+from penstock.pipeline.offset_ranges import piece_size_for
 from penstock.store import MessageStore, Settings
 from penstock.store.audit.plan import AuditRange
 from penstock.store.readonly.file_sizes import NumberedFile

@@ -8,7 +8,7 @@ import threading
 import pytest
 from support.stores import StoreHome
 
-from penstock.store import Message, MessageStore, units_and_keys
+from penstock.store import Message, MessageStore, queue_units_and_keys
 from penstock.store.recovery import queues as queues_module
 
 
@@ -35,14 +35,14 @@ def _rebuilt(home: StoreHome) -> tuple[dict[str, bytes], set[str]]:
     for folder in ("consumequeue", "index"):
         shutil.rmtree(home.path / folder)
     seen: set[str] = set()
-    original = units_and_keys.Deriver.derive
+    original = queue_units_and_keys.Deriver.derive
 
-    def watched(deriver: units_and_keys.Deriver, *arguments: object) -> object:
+    def watched(deriver: queue_units_and_keys.Deriver, *arguments: object) -> object:
         seen.add(threading.current_thread().name)
         return original(deriver, *arguments)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(units_and_keys.Deriver, "derive", watched)
+        patch.setattr(queue_units_and_keys.Deriver, "derive", watched)
         store = home.open()
     try:
         return _derived(store), seen
@@ -51,7 +51,7 @@ def _rebuilt(home: StoreHome) -> tuple[dict[str, bytes], set[str]]:
 
 
 def test_the_files_are_the_same_with_and_without(home: StoreHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(units_and_keys, "MAX_RECORDS", 100)
+    monkeypatch.setattr(queue_units_and_keys, "MAX_RECORDS", 100)
     _fill(home)
     plain, threads = _rebuilt(home)
     assert not any("ahead" in name for name in threads)

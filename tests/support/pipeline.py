@@ -35,12 +35,12 @@ from penstock.client.message import Message
 from penstock.client.sync import Producer
 from penstock.format.arrow_rows import MESSAGE_SCHEMA
 from penstock.format.record import Record
+from penstock.pipeline.cluster_read_tasks import ClusterAccess
 from penstock.pipeline.cluster_source import ClusterSource
-from penstock.pipeline.cluster_tasks import ClusterAccess
 from penstock.pipeline.jobs.verify import AuditAnswer, NumberedPiece, answers, audit_stores
+from penstock.pipeline.offset_ranges import OffsetRange, Queue, ReadTask, RowPage
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import plan_batch
-from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask, RowPage
+from penstock.pipeline.scan_plan import plan_batch
 from penstock.pipeline.source import known_columns, schema_of
 from penstock.pipeline.source_rows import RowShape
 from penstock.store import MessageStore

@@ -29,8 +29,8 @@ from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.follower import ExternalDispatch
 from penstock.store.external_dispatch.packed_units_and_keys import pack, unpack
 from penstock.store.files.file_io import Files
+from penstock.store.queue_units_and_keys import DerivedPiece, LogRange, cut_range, scan
 from penstock.store.retention.cleaner import DeletedFile
-from penstock.store.units_and_keys import DerivedPiece, LogRange, cut_range, scan
 from support.disks import MeasuredFiles
 
 

@@ -241,7 +241,7 @@ def check_input(where: JobInput, topics: Sequence[str] = (), *, only_stores: boo
 
     Raises BadSettings, BadStore, or Unreachable if the cluster does not answer.
     """
-    from penstock.pipeline.plan import check_input
+    from penstock.pipeline.scan_plan import check_input
 
     where.check(only_stores=only_stores)
     where.folders()

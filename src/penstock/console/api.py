@@ -13,11 +13,11 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from penstock.client.message import ReceivedMessage
+from penstock.console.chart_samples import Sample
 from penstock.console.cluster_commands import MAX_QUEUES, CommandResult, QueueMove
 from penstock.console.cluster_figures import BrokerFigures, GroupFigures, GroupRow, TopicFigures, TopicKind, TopicRow
 from penstock.console.console import Console
 from penstock.console.health import Health, check_health
-from penstock.console.history import Sample
 from penstock.console.job_processes import Job, JobState
 from penstock.console.message_search import MAX_RESULTS, FoundMessage, describe_all
 from penstock.console.replication import BrokerReplication
@@ -205,7 +205,7 @@ def _add_reading(router: APIRouter, console: Console) -> None:
     @router.get("/history", tags=["cluster"])
     async def history(last: Annotated[int, Query(ge=1, le=900)] = 150) -> list[Sample]:
         """Rates, latency and backlog, sampled every two seconds."""
-        return list(console.history.samples)[-last:]
+        return list(console.chart_samples.samples)[-last:]
 
 
 def _add_topics(router: APIRouter, console: Console) -> None:

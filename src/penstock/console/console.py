@@ -9,10 +9,10 @@ from typing import Any
 
 from penstock.client.admin import Admin
 from penstock.client.config import ClientConfig
+from penstock.console.chart_samples import ChartSamples
 from penstock.console.cluster_commands import ClusterCommands
 from penstock.console.cluster_view import ClusterView
 from penstock.console.health import Parent
-from penstock.console.history import History
 from penstock.console.job_forms import EXPORT_FOLDER, FORMS, ON_SPARK, JobForm, arguments_of, folder_of
 from penstock.console.job_processes import Job, Jobs
 from penstock.console.message_search import MessageSearch
@@ -46,7 +46,7 @@ class Console:
         self.options = options
         self.admin = Admin(options.config)
         self.view = ClusterView(self.admin)
-        self.history = History(self.view)
+        self.chart_samples = ChartSamples(self.view)
         self.search = MessageSearch(self.view)
         self.commands = ClusterCommands(self.view, options.config)
         self.jobs = Jobs(keep_s=options.keep_spark_s)

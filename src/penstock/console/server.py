@@ -21,8 +21,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from penstock import __version__
 from penstock.console.access import AccessMiddleware, AccessPolicy
 from penstock.console.api import add_api
+from penstock.console.chart_samples import SAMPLE_S
 from penstock.console.console import Console, ConsoleOptions
-from penstock.console.history import SAMPLE_S
 from penstock.console.metrics import add_metrics
 from penstock.console.pages import add_pages
 from penstock.task_supervision import OnDeath
@@ -67,7 +67,7 @@ async def serve(
         asyncio.get_running_loop().add_signal_handler(number, stop)
     tasks = console.tasks
     tasks.on_leave.append(stop)
-    tasks.every(SAMPLE_S, "samples of the cluster", console.history.sample)
+    tasks.every(SAMPLE_S, "samples of the cluster", console.chart_samples.sample)
     if parent is not None:  # without the pipe the console would not know of its broker's end
         listen = partial(console.parent.listen, parent, options.store, stop)
         tasks.run("reports of the broker", listen, OnDeath.LEAVE)

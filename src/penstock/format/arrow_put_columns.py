@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.errors import BadMessage
 from penstock.format import kernels
 from penstock.format.kernels import Bools, Ints, ListColumn, Longs, MapColumn, TextColumn
-from penstock.format.planned_puts import PutColumns
+from penstock.format.put_rows import PutColumns
 
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 

@@ -18,7 +18,7 @@ from penstock.client.producer import ProducerOptions
 from penstock.client.sync import Producer
 from penstock.errors import BadMessage
 from penstock.format.constants import RETRY_PREFIX, UNIQ_KEY
-from penstock.pipeline.cluster_tasks import ClusterAccess
+from penstock.pipeline.cluster_read_tasks import ClusterAccess
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import RowOrigin, WrittenRows, check_may_send
 from penstock.protocol.bodies.queues import MessageQueue

@@ -18,7 +18,7 @@ from penstock.client.admin.topics import TopicAdmin
 from penstock.client.pull_requests import PullStatus
 from penstock.client.routes import Route
 from penstock.errors import NoRoute, Refused
-from penstock.pipeline.cluster_tasks import (
+from penstock.pipeline.cluster_read_tasks import (
     ClusterAccess,
     ClusterLink,
     ClusterTask,
@@ -26,8 +26,8 @@ from penstock.pipeline.cluster_tasks import (
     message_queue,
     valid_rows,
 )
+from penstock.pipeline.offset_ranges import OffsetRange, Queue, ReadTask, Witness
 from penstock.pipeline.options import Options
-from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask, Witness
 from penstock.protocol.bodies.admin import GroupList
 from penstock.protocol.bodies.routes import MASTER
 from penstock.protocol.bodies.stats import TopicStatsTable

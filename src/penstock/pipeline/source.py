@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 
 from penstock.errors import BadSettings
 from penstock.pipeline.errors import as_user_errors
-from penstock.pipeline.ranges import ReadTask
+from penstock.pipeline.offset_ranges import ReadTask
 from penstock.pipeline.source_rows import BROKER, UNIQUE_KEY, RowShape
 from penstock.pipeline.spark_versions import arrow_schema, for_this_spark
 from penstock.pipeline.spark_worker_process import end_without_next_task, freeze_modules, until_unread
@@ -155,7 +155,7 @@ class RocketMQSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType:
-        from penstock.pipeline.plan import check_input
+        from penstock.pipeline.scan_plan import check_input
 
         end_without_next_task()
         with as_user_errors():
@@ -210,7 +210,9 @@ class BatchReader(DataSourceReader):
         return {**self.__dict__, "_options": None}  # only the driver plans
 
     def partitions(self) -> Sequence[InputPartition]:
-        from penstock.pipeline.plan import plan_batch  # not at the top: workers import this module, and do not plan
+        from penstock.pipeline.scan_plan import (
+            plan_batch,  # not at the top: workers import this module, and do not plan
+        )
 
         end_without_next_task()
         with as_user_errors():

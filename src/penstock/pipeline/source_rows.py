@@ -22,7 +22,7 @@ from penstock.errors import BadRequest, CorruptData
 from penstock.format.arrow_rows import MESSAGE_SCHEMA, select_columns
 from penstock.format.constants import KEYS, UNIQ_KEY
 from penstock.format.sys_flag import COMPRESSED
-from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
+from penstock.pipeline.offset_ranges import Flaw, ReadTask, RowPage
 
 if TYPE_CHECKING:  # a worker needs no options
     from penstock.pipeline.options import Options

@@ -35,12 +35,12 @@ from penstock.errors import BadSettings, PenstockError
 from penstock.format.arrow_rows import MESSAGE_SCHEMA, binary_to_text, rows_to_batch, select_columns
 from penstock.format.kernels import Buffer, Longs, Rows
 from penstock.human_units import parse_time
+from penstock.pipeline.offset_ranges import OffsetRange, Queue, ReadTask, TaskLimits, pack_ranges, split_ranges
 from penstock.pipeline.options import EARLIEST, Options
-from penstock.pipeline.plan import end_offsets, log_instead_of_queues, spans_between, start_offsets
-from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask, TaskLimits, pack_ranges, split_ranges
+from penstock.pipeline.scan_plan import end_offsets, log_instead_of_queues, spans_between, start_offsets
 from penstock.pipeline.source_rows import BROKER, ROW_SCHEMA, inflate_bodies, rows_with_keys
+from penstock.pipeline.store_read_tasks import LogTask, QueueTask, RecordTask, limited_to_topics
 from penstock.pipeline.store_source import StoreSource, log_queue
-from penstock.pipeline.store_tasks import LogTask, QueueTask, RecordTask, limited_to_topics
 
 BODY_TEXT: Final = "body_text"
 SCAN_SCHEMA: Final = ROW_SCHEMA.append(pa.field(BODY_TEXT, pa.string()))

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import BadMessage, BadSettings, BadStore, StoreInUse
-from penstock.format.planned_puts import RowRefused
+from penstock.format.put_rows import RowRefused
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import RowOrigin, WrittenRows, check_may_send
 from penstock.store.files.copy_on_write_files import OverlayFiles

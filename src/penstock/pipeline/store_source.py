@@ -22,9 +22,9 @@ import numpy as np
 from penstock.errors import BadStore
 from penstock.format.arrow_rows import select_columns
 from penstock.format.queue_unit import NO_RECORD_SIZE
+from penstock.pipeline.offset_ranges import OffsetRange, Queue, ReadTask, Witness
 from penstock.pipeline.options import Options
-from penstock.pipeline.ranges import OffsetRange, Queue, ReadTask, Witness
-from penstock.pipeline.store_tasks import LogTask, QueueSpan, QueueTask, RecordTask, SeenLog, StorePaths
+from penstock.pipeline.store_read_tasks import LogTask, QueueSpan, QueueTask, RecordTask, SeenLog, StorePaths
 from penstock.store.arrow_batches import ArrowReader
 from penstock.store.config_files import ConfigFiles
 from penstock.store.consume_queue import ReadableQueue, unit_pages

@@ -47,8 +47,8 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from penstock.errors import BadStore, DataLost, PenstockError
 from penstock.pipeline.errors import as_user_errors
+from penstock.pipeline.offset_ranges import MessageSource, Queue, Witness
 from penstock.pipeline.options import LATEST, MEAN_SIZES, PLACE, OffsetSpec, Options
-from penstock.pipeline.ranges import MessageSource, Queue, Witness
 from penstock.pipeline.source import ReadPartition, check_schema, read_part
 from penstock.pipeline.source_rows import RowShape
 from penstock.pipeline.spark_versions import (
@@ -224,7 +224,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> MessageSource:
         if self._source is None:
-            from penstock.pipeline.plan import open_source
+            from penstock.pipeline.scan_plan import open_source
 
             self._options.check_reading()
             self._options.check_streaming()
@@ -237,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         with as_user_errors():
             if self._initial is None:
-                from penstock.pipeline.plan import choose_queues, start_offsets
+                from penstock.pipeline.scan_plan import choose_queues, start_offsets
                 from penstock.pipeline.store_source import StoreSource
 
                 if not self._has_read_limits:
@@ -288,7 +288,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._planned
 
     def _ends(self, *, refresh: bool = True) -> Offsets:
-        from penstock.pipeline.plan import choose_queues
+        from penstock.pipeline.scan_plan import choose_queues
 
         source = self._open()
         if refresh:
@@ -308,7 +308,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises DataLost for such a queue, unless failOnDataLoss is false. The caller then makes an empty batch, whose
         end logs the returned offsets.
         """
-        from penstock.pipeline.plan import describe
+        from penstock.pipeline.scan_plan import describe
 
         source = self._open()
         queues = list(queues)
@@ -363,7 +363,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- batches ---------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        from penstock.pipeline.plan import plan, spans_between
+        from penstock.pipeline.scan_plan import plan, spans_between
 
         with as_user_errors():
             source = self._open()
@@ -475,7 +475,7 @@ class PublishedLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = int(start["position"]), int(end["position"])
         if begin >= stop:
             return []
-        from penstock.store.units_and_keys import cut_range
+        from penstock.store.queue_units_and_keys import cut_range
 
         cut = cut_range(begin, stop, self._pieces, _MIN_PIECE)
         return [LogSlice(first, last, first == self._start) for first, last in cut]

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from penstock.errors import BadQuery, BadSettings
 from penstock.pipeline.errors import from_spark_errors
-from penstock.pipeline.plan import plan_batch
-from penstock.pipeline.ranges import ReadTask
+from penstock.pipeline.offset_ranges import ReadTask
+from penstock.pipeline.scan_plan import plan_batch
 from penstock.pipeline.session import map_in_workers
 from penstock.pipeline.source_rows import ROW_SCHEMA, RowShape
 from penstock.pipeline.store_scan import BODY_TEXT, ScanOptions, find_topic

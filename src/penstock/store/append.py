@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from penstock.format.constants import BLANK_HEADER_SIZE
-from penstock.format.planned_puts import PutRows
+from penstock.format.put_rows import PutRows
 from penstock.format.sys_flag import TRANSACTION_NONE, transaction_type
 from penstock.store.encode_message import Prepared, PutRefused, prepare
 from penstock.store.message import ArrowResult, BatchResult, Message, PutResult, PutStatus

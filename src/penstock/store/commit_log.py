@@ -34,7 +34,7 @@ from penstock.errors import StoreFailed
 from penstock.format import kernels
 from penstock.format.constants import BLANK_HEADER_SIZE, MESSAGE_MAGIC
 from penstock.format.hosts import encode_host
-from penstock.format.planned_puts import PutRows
+from penstock.format.put_rows import PutRows
 from penstock.format.record_layout import SIZE_AND_MAGIC
 from penstock.store.encode_message import Prepared, PutRefused
 from penstock.store.files.file_io import Files, unlock_memory

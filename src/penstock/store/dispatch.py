@@ -36,9 +36,9 @@ from penstock.store.consume_queue import ConsumeQueue, Placeholders, QueueRun, s
 from penstock.store.consume_queues import DerivedFiles
 from penstock.store.damage_and_quarantine import DamagedRange
 from penstock.store.files.mapped_file import MappedFile
+from penstock.store.queue_units_and_keys import DerivedPiece, DerivePrefetch, Deriver, DeriveSource, key_columns
 from penstock.store.record_reader import UnitClaims
 from penstock.store.running_flags import RunningFlags, StoreFault
-from penstock.store.units_and_keys import DerivedPiece, DerivePrefetch, Deriver, DeriveSource, key_columns
 from penstock.store.worker_thread import Died, Listeners, reporting_death
 
 log = logging.getLogger("penstock.store")

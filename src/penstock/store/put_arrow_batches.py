@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.errors import BadMessage
 from penstock.format.arrow_put_columns import PutBatch
 from penstock.format.hosts import encode_host
-from penstock.format.planned_puts import PutLimits, PutRows, RowRefused, plan_puts
+from penstock.format.put_rows import PutLimits, PutRows, RowRefused, plan_puts
 from penstock.store.encode_message import PutRefused, prepare
 from penstock.store.message import ArrowResult, Message, PutStatus
 

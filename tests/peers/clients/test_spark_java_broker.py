@@ -13,12 +13,12 @@ from support.pipeline import access_to, column_of, places, read_pages, whole
 from penstock.client.message import Message
 from penstock.client.sync import Admin, Producer
 from penstock.errors import DataLost
+from penstock.pipeline.cluster_read_tasks import ClusterTask
 from penstock.pipeline.cluster_source import ClusterSource
-from penstock.pipeline.cluster_tasks import ClusterTask
 from penstock.pipeline.jobs.job_input import JobInput
 from penstock.pipeline.jobs.lag import lag
+from penstock.pipeline.offset_ranges import OffsetRange, Queue
 from penstock.pipeline.options import Options
-from penstock.pipeline.ranges import OffsetRange, Queue
 from penstock.pipeline.source_rows import inflate_bodies
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]

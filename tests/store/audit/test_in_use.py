@@ -15,7 +15,7 @@ from penstock.store.audit import AuditReport, audit
 from penstock.store.audit.plan import ROWS_IN_FLIGHT
 from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import FileMap
-from penstock.store.units_and_keys import MAX_RECORDS
+from penstock.store.queue_units_and_keys import MAX_RECORDS
 
 
 @pytest.fixture

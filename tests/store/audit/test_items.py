@@ -11,7 +11,7 @@ from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
 from penstock.store.audit.files import ItemTable
 from penstock.store.files.file_io import Files
-from penstock.store.units_and_keys import Keys
+from penstock.store.queue_units_and_keys import Keys
 
 SMALL = IndexGeometry(slots=7, items=20)
 COUNT = 10

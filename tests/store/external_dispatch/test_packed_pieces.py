@@ -12,7 +12,7 @@ from penstock.format.kernel_row_types import Reason
 from penstock.format.queue_unit import pack_unit
 from penstock.store import Message
 from penstock.store.external_dispatch.packed_units_and_keys import pack, unpack
-from penstock.store.units_and_keys import KEY, DerivedPiece, LogRange, scan
+from penstock.store.queue_units_and_keys import KEY, DerivedPiece, LogRange, scan
 
 
 def pieces(home: StoreHome) -> list[DerivedPiece]:

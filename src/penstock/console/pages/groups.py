@@ -8,10 +8,10 @@ from typing import Any
 
 from nicegui import ui
 
+from penstock.console.chart_samples import SAMPLE_S
 from penstock.console.cluster_commands import QueueMove
 from penstock.console.cluster_figures import GroupRow
 from penstock.console.console import Console
-from penstock.console.history import SAMPLE_S
 from penstock.console.pages import formatting, theme
 from penstock.console.pages.frame import (
     PagedTable,
@@ -124,7 +124,7 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
 
     async def refresh() -> None:
         group = await console.view.group(name)
-        console.history.add_group(group)
+        console.chart_samples.add_group(group)
         texts = (formatting.count(group.lag), formatting.rate(group.consume_per_second), str(len(group.clients)))
         for shown, text in zip(figures, (*texts, group.model.lower() or formatting.NOTHING), strict=True):
             shown.set_text(text)
@@ -151,8 +151,8 @@ def _one(console: Console, name: str) -> Callable[[], Awaitable[None]]:
 
 def _draw(console: Console, name: str, chart: ui.echart) -> None:
     """Draws the total lag and the queues with the largest lag."""
-    kept = list(console.history.queue_lags.get(name, ()))
-    total = list(console.history.lags.get(name, ()))
+    kept = list(console.chart_samples.queue_lags.get(name, ()))
+    total = list(console.chart_samples.lags.get(name, ()))
     worst = sorted(kept[-1][1].items(), key=lambda each: -each[1])[:_MAX_LINES] if kept else []
     seen = {at for at, _ in kept}
     total_lag = sorted(

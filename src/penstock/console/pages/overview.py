@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from nicegui import ui
 
+from penstock.console.chart_samples import SAMPLE_S
 from penstock.console.console import Console
-from penstock.console.history import SAMPLE_S
 from penstock.console.pages import formatting, theme
 from penstock.console.pages.frame import frame, prefill, refresh_every, section, stat, table, title
 from penstock.console.replication import BrokerReplication, ReplicaSet, replica_sets
@@ -85,11 +85,11 @@ def add(console: Console) -> None:
                     }
                     for each in figures_by_broker
                 ]
-                samples = list(console.history.samples)[-_SHOWN:]
+                samples = list(console.chart_samples.samples)[-_SHOWN:]
                 if not samples:
                     return
                 last = samples[-1]
-                lags = [kept[-1][1] for kept in console.history.lags.values() if kept]
+                lags = [kept[-1][1] for kept in console.chart_samples.lags.values() if kept]
                 for shown, text in zip(
                     figures.values(),
                     (

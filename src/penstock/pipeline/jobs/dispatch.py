@@ -36,7 +36,7 @@ from penstock.pipeline.spark_versions import requires
 from penstock.store.external_dispatch.builder import Builder, why_not_yet
 from penstock.store.external_dispatch.packed_units_and_keys import unpack
 from penstock.store.files.file_io import Files
-from penstock.store.units_and_keys import DerivedPiece
+from penstock.store.queue_units_and_keys import DerivedPiece
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

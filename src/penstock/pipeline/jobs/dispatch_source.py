@@ -77,7 +77,7 @@ class DerivedLogReader(PublishedLogReader):
             return {"position": max(begin, min(end, max(begin, self._built()) + self._max_bytes))}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        from penstock.store.units_and_keys import cut_range
+        from penstock.store.queue_units_and_keys import cut_range
 
         with as_user_errors():
             begin, stop, built = int(start["position"]), int(end["position"]), self._built()
@@ -94,7 +94,7 @@ class DerivedLogReader(PublishedLogReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from penstock.store.external_dispatch.packed_units_and_keys import pack
-        from penstock.store.units_and_keys import LogRange, scan
+        from penstock.store.queue_units_and_keys import LogRange, scan
 
         if not isinstance(partition, LogSlice):
             return

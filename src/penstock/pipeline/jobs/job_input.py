@@ -26,9 +26,9 @@ import pyarrow as pa
 from penstock.broker.topics import NOT_FOR_SENDING
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.pipeline.errors import from_spark_errors
+from penstock.pipeline.offset_ranges import ReadTask
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import check_input, plan_batch
-from penstock.pipeline.ranges import ReadTask
+from penstock.pipeline.scan_plan import check_input, plan_batch
 from penstock.pipeline.session import map_in_workers
 from penstock.pipeline.source_rows import ROW_SCHEMA, RowShape
 from penstock.store.files.atomic_files import read_checksummed, write_checksummed

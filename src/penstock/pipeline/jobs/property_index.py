@@ -27,7 +27,7 @@ from penstock.errors import BadStore
 from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.session import use_this_python
 from penstock.pipeline.spark_versions import requires
-from penstock.pipeline.store_tasks import LogTask, StorePaths
+from penstock.pipeline.store_read_tasks import LogTask, StorePaths
 from penstock.pipeline.stream_source import FORMAT, PublishedLog
 from penstock.store.external_dispatch.files_shared_with_job import DispatchAgreement, read_agreement, read_mark
 from penstock.store.files.file_io import Files

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from penstock.errors import BadSettings
 from penstock.format.message_id import decode_message_id
 from penstock.pipeline.jobs.job_input import JobInput
+from penstock.pipeline.offset_ranges import OffsetRange, ReadTask
 from penstock.pipeline.options import EARLIEST, Options
-from penstock.pipeline.plan import choose_queues, end_offsets, open_source, plan, spans_between, start_offsets
-from penstock.pipeline.ranges import OffsetRange, ReadTask
+from penstock.pipeline.scan_plan import choose_queues, end_offsets, open_source, plan, spans_between, start_offsets
 from penstock.pipeline.session import map_in_workers
 from penstock.pipeline.source_rows import ROW_SCHEMA, RowShape
 from penstock.pipeline.store_source import LOG, StoreSource

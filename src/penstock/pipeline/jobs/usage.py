@@ -29,10 +29,10 @@ from penstock.format.record_layout import BORN_HOST_AT
 from penstock.format.sys_flag import BORN_HOST_V6
 from penstock.human_units import format_size
 from penstock.pipeline.jobs.job_input import JobInput
-from penstock.pipeline.ranges import OffsetRange, TaskLimits, piece_size_for, split_ranges
+from penstock.pipeline.offset_ranges import OffsetRange, TaskLimits, piece_size_for, split_ranges
 from penstock.pipeline.session import gather, parallelism
+from penstock.pipeline.store_read_tasks import LogTask
 from penstock.pipeline.store_source import StoreSource
-from penstock.pipeline.store_tasks import LogTask
 from penstock.pipeline.svg_charts import BARS, bars, document, table
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ import msgspec
 
 from penstock.errors import BadStore, PenstockError
 from penstock.pipeline.jobs.job_input import JobInput
-from penstock.pipeline.ranges import piece_size_for
+from penstock.pipeline.offset_ranges import piece_size_for
 from penstock.pipeline.session import gather, parallelism
 from penstock.store.audit import AuditReport
 from penstock.store.audit.audit import AuditPass, AuditPasses, build_report, plan_pass, wait_for_dispatch

@@ -18,7 +18,7 @@ from penstock.errors import BadSettings, BadStore
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX
 from penstock.format.msgspec_warm_up import prepared
 from penstock.pipeline.jobs.job_input import JobInput
-from penstock.pipeline.plan import open_source
+from penstock.pipeline.scan_plan import open_source
 from penstock.pipeline.session import LOOPBACK
 
 # -- files of a new lake ---------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@
 joins the results of adjacent ranges. Memory: the rows of one batch, the units and keys of a few, and one run per queue.
 
 A walk finds and checks the records. Their units and keys are those that dispatch would write: they are derived from the
-same bytes with the kernel of `store/units_and_keys.py`, and compared in bulk with the files. Records without a correct
-unit are kept as runs; `queues.py` audits the wrong units.
+same bytes with the kernel of `store/queue_units_and_keys.py`, and compared in bulk with the files. Records without a
+correct unit are kept as runs; `queues.py` audits the wrong units.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from penstock.store.audit.records import (
 )
 from penstock.store.consume_queue import QueueExtensions
 from penstock.store.files.file_io import FileMap, Files
+from penstock.store.queue_units_and_keys import MAX_RECORDS, NO_LIMIT, key_columns
 from penstock.store.readonly.view import MapCache
-from penstock.store.units_and_keys import MAX_RECORDS, NO_LIMIT, key_columns
 
 
 class QueueCheck:

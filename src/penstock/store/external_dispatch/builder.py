@@ -44,6 +44,7 @@ from penstock.store.files.layout import Layout, allow_many_files
 from penstock.store.files.lock import StoreLock
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import file_name
+from penstock.store.queue_units_and_keys import DerivedPiece, ScannedPieces
 from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
@@ -51,7 +52,6 @@ from penstock.store.recovery.queues import QueueRecovery, Redispatch
 from penstock.store.recovery.report import RecoveryReport
 from penstock.store.retention.derived import BuilderCleaner, Dropper
 from penstock.store.store_parts import Engine
-from penstock.store.units_and_keys import DerivedPiece, ScannedPieces
 
 log = logging.getLogger("penstock.store")
 _SYNC_EVERY_S: Final = 1.0

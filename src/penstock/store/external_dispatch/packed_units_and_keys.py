@@ -22,7 +22,7 @@ import numpy as np
 from penstock.format import kernels
 from penstock.format.msgspec_warm_up import prepared
 from penstock.format.queue_unit import UNIT, UNIT_SIZE
-from penstock.store.units_and_keys import KEY, DerivedPiece
+from penstock.store.queue_units_and_keys import KEY, DerivedPiece
 
 _WIDTHS: Final = (("", 0), ("u1", 0xFF), ("u2", 0xFFFF), ("u4", 0xFFFF_FFFF), ("u8", 0xFFFF_FFFF_FFFF_FFFF))
 _MASK: Final = 0xFFFF_FFFF_FFFF_FFFF

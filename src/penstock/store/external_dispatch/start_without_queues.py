@@ -32,11 +32,11 @@ from penstock.store.files.atomic_files import finish_swap
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.lock import StoreLock
+from penstock.store.queue_units_and_keys import DerivedPiece, Deriver
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter
 from penstock.store.store_parts import Engine
-from penstock.store.units_and_keys import DerivedPiece, Deriver
 
 
 class AppendOnlyStart:

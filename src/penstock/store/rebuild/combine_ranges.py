@@ -29,10 +29,10 @@ from penstock.store.files.file_io import FileMap, Files, zero_from
 from penstock.store.files.layout import path_below
 from penstock.store.files.mapped_file_queue import file_name
 from penstock.store.index import IndexFile, header_after
+from penstock.store.queue_units_and_keys import Keys
 from penstock.store.readonly.view import FilesView
 from penstock.store.rebuild.plan import RebuildPlan
 from penstock.store.rebuild.ranges import QueuePlan, open_sparse, read_keys
-from penstock.store.units_and_keys import Keys
 
 # -- index files --------------------------------------------------------------------------------------------------
 

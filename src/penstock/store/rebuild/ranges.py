@@ -47,6 +47,7 @@ from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import FileMap, Files
 from penstock.store.files.layout import path_below
 from penstock.store.files.mapped_file_queue import file_name
+from penstock.store.queue_units_and_keys import KEY, NO_LIMIT, Keys, key_columns
 from penstock.store.rebuild.compare_queues import QueueFolder
 from penstock.store.rebuild.log_scan import (
     DamagedFileRange,
@@ -58,7 +59,6 @@ from penstock.store.rebuild.log_scan import (
 )
 from penstock.store.rebuild.plan import RebuildPlan, RebuildRange, RebuildTask
 from penstock.store.record_reader import max_queue_offset
-from penstock.store.units_and_keys import KEY, NO_LIMIT, Keys, key_columns
 
 _MAX_RUNS: Final = 64
 _NEVER: Final = 2**63 - 1

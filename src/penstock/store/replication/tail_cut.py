@@ -41,9 +41,9 @@ from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file_queue import FolderListing, MappedFileQueue, file_name
 from penstock.store.log_truncation import mapped_log_file, truncate_log
+from penstock.store.queue_units_and_keys import LogRange, scan
 from penstock.store.replication.epochs import EpochFile
 from penstock.store.replication.log_gaps import begin_mending, log_damage
-from penstock.store.units_and_keys import LogRange, scan
 
 if TYPE_CHECKING:
     from penstock.store.message_store import MessageStore

@@ -1,6 +1,6 @@
 """Arrow columns of messages into the log: property strings, queues, records. Twin of arrow_in.pxi.
 
-A planned batch is a table of PUT_ROW; see `penstock.format.planned_puts`. Inconsistent columns raise ValueError before
+A planned batch is a table of PUT_ROW; see `penstock.format.put_rows`. Inconsistent columns raise ValueError before
 anything is written.
 """
 

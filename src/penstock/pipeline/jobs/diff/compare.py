@@ -45,7 +45,7 @@ from penstock.pipeline.jobs.diff.report import (
     MessagePosition,
     QueueKey,
 )
-from penstock.pipeline.ranges import Flaw, ReadTask
+from penstock.pipeline.offset_ranges import Flaw, ReadTask
 from penstock.protocol.compression import inflate_body
 
 # -- equality --------------------------------------------------------------------------------------------------------

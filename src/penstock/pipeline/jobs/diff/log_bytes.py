@@ -16,10 +16,10 @@ import numpy as np
 from penstock.format.msgspec_warm_up import prepared
 from penstock.pipeline.jobs.diff.sides import Sides
 from penstock.pipeline.jobs.job_input import JobInput
-from penstock.pipeline.ranges import DEFAULT_TASK, OffsetRange, TaskLimits, split_ranges
+from penstock.pipeline.offset_ranges import DEFAULT_TASK, OffsetRange, TaskLimits, split_ranges
 from penstock.pipeline.session import gather
+from penstock.pipeline.store_read_tasks import LogTask
 from penstock.pipeline.store_source import StoreSource
-from penstock.pipeline.store_tasks import LogTask
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.readonly.view import LogView
 

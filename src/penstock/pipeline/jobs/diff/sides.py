@@ -14,9 +14,7 @@ from penstock.pipeline.cluster_source import ClusterSource
 from penstock.pipeline.jobs.diff.compare import ComparisonTask, QueueRange
 from penstock.pipeline.jobs.diff.report import QueueKey
 from penstock.pipeline.jobs.job_input import JobInput
-from penstock.pipeline.options import Options
-from penstock.pipeline.plan import open_source
-from penstock.pipeline.ranges import (
+from penstock.pipeline.offset_ranges import (
     MessageSource,
     OffsetRange,
     Queue,
@@ -26,6 +24,8 @@ from penstock.pipeline.ranges import (
     split_ranges,
     task_size_for,
 )
+from penstock.pipeline.options import Options
+from penstock.pipeline.scan_plan import open_source
 
 WAYS: Final = ("place", "key", "bytes")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.ranges import OffsetRange, Queue, TaskLimits, pack_ranges, split_ranges, task_size_for
+from penstock.pipeline.offset_ranges import OffsetRange, Queue, TaskLimits, pack_ranges, split_ranges, task_size_for
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 10**12), st.integers(0, 300), st.integers(0, 10**6)), min_size=0, max_size=8

@@ -33,7 +33,7 @@ from penstock.format.kernels import Buffer, Longs, Rows
 from penstock.format.queue_unit import UNIT_SIZE
 from penstock.format.record_layout import HEAD, is_filler
 from penstock.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
-from penstock.pipeline.ranges import Flaw, ReadTask, RowPage
+from penstock.pipeline.offset_ranges import Flaw, ReadTask, RowPage
 from penstock.store.arrow_batches import ArrowReader
 from penstock.store.files.layout import path_below
 from penstock.store.message import MAX_BYTES, MAX_ROWS

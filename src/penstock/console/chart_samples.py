@@ -36,7 +36,7 @@ class Sample:
     disk_used_ratio: float | None
 
 
-class History:
+class ChartSamples:
     """The samples of brokers and groups, oldest first."""
 
     def __init__(self, view: ClusterView, clock: Callable[[], float] = time.time) -> None:

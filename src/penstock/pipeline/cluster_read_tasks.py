@@ -38,9 +38,9 @@ from penstock.format.arrow_rows import rows_to_batch, select_columns
 from penstock.format.constants import MIN_RECORD_SIZE
 from penstock.format.kernel_row_types import ROW, Reason
 from penstock.format.kernels import Longs, Rows
+from penstock.pipeline.offset_ranges import Flaw, OffsetRange, Queue, RowPage
 from penstock.pipeline.options import Options
-from penstock.pipeline.ranges import Flaw, OffsetRange, Queue, RowPage
-from penstock.pipeline.store_tasks import lost_messages
+from penstock.pipeline.store_read_tasks import lost_messages
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.subscription import EVERYTHING

@@ -16,8 +16,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import BadSettings, DataLost
-from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, OffsetSpec, Options
-from penstock.pipeline.ranges import (
+from penstock.pipeline.offset_ranges import (
     DEFAULT_TASK,
     MessageSource,
     OffsetRange,
@@ -28,8 +27,9 @@ from penstock.pipeline.ranges import (
     split_ranges,
     task_size_for,
 )
+from penstock.pipeline.options import ANY_BROKER, EARLIEST, LATEST, OffsetSpec, Options
+from penstock.pipeline.store_read_tasks import limited_to_topics
 from penstock.pipeline.store_source import LOG, StoreSource, has_folders_of, log_queue
-from penstock.pipeline.store_tasks import limited_to_topics
 
 if TYPE_CHECKING:
     from penstock.pipeline.cluster_source import ClusterSource
