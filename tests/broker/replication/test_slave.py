@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import random
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker.conftest import Run
@@ -18,8 +20,10 @@ from penstock.broker.broker import Broker
 from penstock.broker.delay import DelayedMessages
 from penstock.broker.replication import config_sync
 from penstock.broker.replication.config_sync import Master
+from penstock.broker.replication.handshake import Hello, Welcome
+from penstock.broker.replication.slave import LogReceiver
 from penstock.broker.settings import BrokerSettings
-from penstock.errors import BadSettings
+from penstock.errors import BadSettings, Unreachable
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.store import Message, MessageStore, Settings
 
@@ -403,6 +407,15 @@ def test_a_slave_that_has_nothing_says_so_until_something_comes(
     run(go())
 
 
+async def cancel_twice(task: asyncio.Task[Any]) -> None:
+    """Cancels a task, and cancels its cleaning up, too: nothing waits for what it began."""
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
 def test_the_thread_that_follows_closes_its_socket_even_if_nobody_waits_for_it(run: Run, tmp_path: Path) -> None:
     async def go() -> None:
         async with master(tmp_path / "m") as m, slave(tmp_path / "s", m) as s:
@@ -411,15 +424,33 @@ def test_the_thread_that_follows_closes_its_socket_even_if_nobody_waits_for_it(r
             await until(lambda: follower.follows)
             receiver = follower._receiver
             assert receiver is not None
-            task = s.state.tasks._tasks["following the master"]
-            task.cancel()
-            await asyncio.sleep(0)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await cancel_twice(s.state.tasks._tasks["following the master"])
             await until(lambda: receiver._socket.fileno() == -1)
             receiver.wake()
             receiver.end("again")
+
+    run(go())
+
+
+def test_a_handshake_that_nobody_waits_for_any_more_leaves_no_socket(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shaking: list[LogReceiver] = []
+    over = threading.Event()
+
+    def shake_hands(receiver: LogReceiver, hello: Hello) -> Welcome:
+        shaking.append(receiver)
+        assert over.wait(60)
+        raise Unreachable("the master did not answer the handshake")
+
+    monkeypatch.setattr(LogReceiver, "shake_hands", shake_hands)
+
+    async def go() -> None:
+        async with master(tmp_path / "m") as m, slave(tmp_path / "s", m) as s:
+            await until(lambda: bool(shaking))
+            await cancel_twice(s.state.tasks._tasks["following the master"])
+            over.set()
+            await until(lambda: shaking[0]._socket.fileno() == -1)
 
     run(go())
 

@@ -117,7 +117,7 @@ class LogReceiver:
         self.wake()
 
     def close(self) -> None:
-        """Closes the socket, if it is open. No thread may be in `run`."""
+        """Closes the socket, if it is open. No other thread may use the connection."""
         with self._wake_lock:
             if not self._is_closed:
                 self._is_closed = True
@@ -338,6 +338,12 @@ _CONNECT_S: Final = 5.0
 """Seconds for each address of a host name."""
 
 
+def _take_error(done: asyncio.Future[Any]) -> None:
+    """Marks the error of a future as seen, since nobody may wait for it any more."""
+    if not done.cancelled():
+        done.exception()
+
+
 async def resolve(host: str, port: int) -> list[Any]:
     """Returns the addresses of a host name, in the system's order."""
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -467,9 +473,10 @@ class MasterFollower:
         finally:
             self._receiver = None
             receiver.end("this broker is stopping")
+            closed = self._thread.submit(receiver.close)  # after what it does now, also if nobody waits any more
             if running is not None:
-                await asyncio.wait([running])  # a second cancellation ends the wait; then the thread closes the socket
-            receiver.close()
+                running.add_done_callback(_take_error)
+            await asyncio.wait([asyncio.wrap_future(closed)])
         await running
         if receiver.refused is not None:
             raise receiver.refused
