@@ -8,6 +8,9 @@ WORKERS ?= 3
 # Markers of tests that need programs of others, or hours; each has a target of its own.
 ELSEWHERE := java or node or cpp or browser or etcd or zookeeper or torture or slow
 export PYTHONUNBUFFERED := 1
+# Where CI decides, a test that fails is run once more before it fails, and the log shows why (RERUN). By hand, a failure
+# is a failure.
+PYTEST := $(BIN)/python -m pytest $(if $(CI),--reruns 1)
 # Bytecode is kept: the tests start hundreds of processes, each of which would compile the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -49,7 +52,7 @@ demo: setup
 test: setup
 	@mkdir -p .cache
 	@$(MAKE) --no-print-directory check > .cache/check.log 2>&1 & checks=$$!; \
-	$(BIN)/python -m pytest -m "not rest and not ($(ELSEWHERE))" -n $(WORKERS) --in-memory --durations=15; tests=$$?; \
+	$(PYTEST) -m "not rest and not ($(ELSEWHERE))" -n $(WORKERS) --in-memory -rfER --durations=15; tests=$$?; \
 	wait $$checks; checks=$$?; cat .cache/check.log; \
 	test $$tests = 0 || echo "make test: the tests failed; see above" >&2; \
 	test $$checks = 0 || echo "make test: the checks failed; see above, or run make check" >&2; \
@@ -57,26 +60,26 @@ test: setup
 
 # What make test leaves out: the plain kernels, the other tests with Spark, more damage, kills and power losses. On disk.
 test-rest: setup
-	$(BIN)/python -m pytest -m "rest and not ($(ELSEWHERE))" -n $(WORKERS) --durations=15
+	$(PYTEST) -m "rest and not ($(ELSEWHERE))" -n $(WORKERS) -rfER --durations=15
 
 # As a newcomer would: README and quickstart in a clean clone on each Python from 3.11 to 3.13 that is installed, sdist
 # and wheel in an empty environment, the demo with Spark, and the pages whose commands serve, or run on a cluster.
 test-newcomer: setup
-	$(BIN)/python -m pytest -m slow -rs --durations=10
+	$(PYTEST) -m slow -rfEsR --durations=10
 
 # Real clients and Apache RocketMQ itself: through Maven, npm and PyPI. Skips, with the reason, what cannot be had.
 test-peers: setup
-	$(BIN)/python -m pytest -m "(java or node or cpp) and not (etcd or zookeeper)" -rs
+	$(PYTEST) -m "(java or node or cpp) and not (etcd or zookeeper)" -rfEsR
 
 # Failover with real consensus engines: etcd (Debian's etcd-server, or ETCD=/path/to/etcd) and ZooKeeper (through Maven).
 # Skips, with the reason, what cannot be had.
 test-failover: setup
-	$(BIN)/python -m pytest -m "(etcd or zookeeper) and not (torture or slow)" -rs
+	$(PYTEST) -m "(etcd or zookeeper) and not (torture or slow)" -rfEsR
 
 # The console's pages in a real Chromium; skipped, with the reason, where there is none. PENSTOCK_SCREENSHOTS=docs/images
 # has it write the pictures that the README shows.
 test-browser: setup
-	$(BIN)/python -m pytest -m browser -rs tests/browser
+	$(PYTEST) -m browser -rfEsR tests/browser
 
 # Each supported Spark with each Python from 3.11 to 3.13 that is installed, in environments of its own under .cache, and
 # with Delta and Iceberg where they exist for it. uv's cache takes 2.6 GB with the first version. CELLS="4.2.0/3.12

@@ -114,6 +114,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: rank[_together(item.nodeid)])
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Shows why a test was run once more, which CI allows: a pass at the second time hides nothing."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.write_sep("_", f"RERUN {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+
+
 def _size(path: Path) -> int:
     return sum(each.stat().st_size for each in path.glob("*.py")) if path.is_dir() else path.stat().st_size
 

@@ -30,9 +30,9 @@ from penstock.namesrv.name_server import NameServer
 from penstock.namesrv.route_table import RegisteredBroker, RouteTable
 from penstock.protocol.bodies.clients import ConsumerData
 from penstock.protocol.bodies.queues import MessageQueue
-from penstock.protocol.client_memory_budget import Budget
 from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.memory_per_client import Budget
 from penstock.protocol.subscription import SubscriptionData
 from penstock.protocol.versions import Language
 from penstock.store.settings import TABLE as STORE_TABLE

@@ -13,7 +13,7 @@ import pytest
 from penstock.client.message import ReceivedMessage
 from penstock.client.pull_requests import PullStatus
 from penstock.console import message_search
-from penstock.console.cluster_view import ClusterView
+from penstock.console.cached_cluster import ClusterView
 from penstock.console.message_search import MAX_ANSWER_BYTES, MessageSearch, body_of, describe_all
 from penstock.errors import BadRequest
 from penstock.format.record import Record

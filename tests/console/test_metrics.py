@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.clients import ORDERS, ConsoleProcess
 
 from penstock.client.admin import Admin
+from penstock.console.cached_cluster import ClusterView
 from penstock.console.cluster_figures import BrokerFigures, TopicKind, percentile, read_latency
-from penstock.console.cluster_view import ClusterView
 from penstock.console.health import Parent, check_health
 from penstock.console.metrics import node_figures
 from penstock.observation.metrics import BrokerAvailability, node_metrics

@@ -10,7 +10,7 @@ from support.clusters import member, name_server
 from support.loopback import free_port
 
 from penstock.client.admin import Admin
-from penstock.console.cluster_view import ClusterView
+from penstock.console.cached_cluster import ClusterView
 from penstock.console.metrics import replication_figures
 from penstock.console.replication import BrokerReplication, Election, PastMaster, Replica, Slave, replica_sets
 from penstock.observation.metrics import Family, replication_metrics

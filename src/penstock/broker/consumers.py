@@ -47,9 +47,9 @@ from penstock.protocol.bodies.clients import (
     HeartbeatData,
     MessageModel,
 )
-from penstock.protocol.client_memory_budget import Budget, entry_bytes
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.groups import ConsumerGroupRequest, UnregisterClient
+from penstock.protocol.memory_per_client import Budget, entry_bytes
 from penstock.protocol.subscription import TAG, SubscriptionData
 from penstock.protocol.versions import Language
 from penstock.rate_limited_log import RateLimitedLog

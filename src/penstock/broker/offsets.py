@@ -21,7 +21,6 @@ from penstock.broker.nonblocking_reads import after_read
 from penstock.broker.topics import MAX_CREATED_BYTES, MAX_CREATED_BYTES_OF_CLIENT, BrokerTopics, is_system_group
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.format.constants import HALF_TOPIC, OP_HALF_TOPIC
-from penstock.protocol.client_memory_budget import Budget, entry_bytes
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.offsets import (
     EarliestTimeReply,
@@ -33,6 +32,7 @@ from penstock.protocol.headers.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
+from penstock.protocol.memory_per_client import Budget, entry_bytes
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.store.cold_reads import ColdRead, try_read
 from penstock.store.config_files import ConfigFile

@@ -24,7 +24,7 @@ from penstock.broker.consumers import sql_compiler
 from penstock.broker.filters import ALL, RecordFilter, Selection, SqlCompiler, by_tags
 from penstock.broker.guarded_operations import Client, Operation, host_text
 from penstock.broker.long_polling import HeldPull, HeldPulls
-from penstock.broker.message_hooks import ConsumeContext
+from penstock.broker.send_and_pull_hooks import ConsumeContext
 from penstock.broker.send_and_pull_results import PullOutcome
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.table_persistence import BrokerState
@@ -35,9 +35,9 @@ from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.clients import MessageModel
 from penstock.protocol.bodies.queues import MessageQueue, OffsetMovedEvent
 from penstock.protocol.bodies.routes import PERM_READ
-from penstock.protocol.client_memory_budget import entry_bytes
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage
+from penstock.protocol.memory_per_client import entry_bytes
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.store.cold_reads import ColdRead

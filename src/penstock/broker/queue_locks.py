@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from penstock.broker.guarded_operations import Client, Operation
 from penstock.protocol.bodies.queues import LockBatchRequestBody, LockBatchResponseBody, MessageQueue
-from penstock.protocol.client_memory_budget import Budget, entry_bytes
+from penstock.protocol.memory_per_client import Budget, entry_bytes
 
 LOCK_SECONDS = 60.0
 MAX_BYTES: Final = 64 << 20

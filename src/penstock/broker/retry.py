@@ -12,10 +12,10 @@ from collections.abc import Awaitable
 from functools import partial
 
 from penstock.broker.guarded_operations import Client, Operation, host_text
-from penstock.broker.message_hooks import ConsumeContext
 from penstock.broker.nonblocking_reads import after_read
 from penstock.broker.send import make_dead_letter_topic
 from penstock.broker.send_acks import PendingAck, PendingAcks
+from penstock.broker.send_and_pull_hooks import ConsumeContext
 from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
 from penstock.broker.table_persistence import BrokerState
 from penstock.broker.topics import UNIT_SUBSCRIPTION, retry_topic

@@ -20,8 +20,8 @@ from typing import Final
 from penstock.broker.consumers import GroupTable
 from penstock.broker.guarded_operations import Client, ClientHosts, Operation
 from penstock.broker.long_polling import HeldPulls
-from penstock.broker.message_hooks import Hooks, SendContext
 from penstock.broker.send_acks import PendingAck, PendingAcks
+from penstock.broker.send_and_pull_hooks import Hooks, SendContext
 from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.broker.stats import MessageCounters

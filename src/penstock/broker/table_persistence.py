@@ -17,9 +17,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.broker.consumers import ClientTable, GroupTable
 from penstock.broker.delay import DelayedMessages
-from penstock.broker.message_hooks import Hooks
 from penstock.broker.offsets import OffsetTable, OwnOffsets
 from penstock.broker.queue_locks import QueueLocks
+from penstock.broker.send_and_pull_hooks import Hooks
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.broker.stats import MessageCounters
 from penstock.broker.topics import BrokerTopics

@@ -34,13 +34,17 @@ COMMANDS: Final = {
         "penstock.cli.doctor", "doctor", "Check this machine: ports, disk, limits, clock, Java, extras, store."
     ),
     "usage": LazyVerb(
-        "penstock.cli.pipeline.usage", "usage_of_stores", "Disk usage by topic, queue, tag, producer, day and hour."
+        "penstock.cli.pipeline.disk_usage_and_lag",
+        "usage_of_stores",
+        "Disk usage by topic, queue, tag, producer, day and hour.",
     ),
     "search": LazyVerb(
         "penstock.cli.pipeline.search", "search_stores", "Find messages by key, content, property, tag or time."
     ),
     "lag": LazyVerb(
-        "penstock.cli.pipeline.usage", "lag_of_stores", "Lag of consumer groups in messages and time, and stuck queues."
+        "penstock.cli.pipeline.disk_usage_and_lag",
+        "lag_of_stores",
+        "Lag of consumer groups in messages and time, and stuck queues.",
     ),
     "diff": LazyVerb("penstock.cli.pipeline.diff", "diff_stores", "Compare two stores."),
     "verify": LazyVerb(

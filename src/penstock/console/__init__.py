@@ -2,7 +2,7 @@
 
     server           builds the console from its parts and listens
     access           checks token, cookie, Host and Origin of every request
-    cluster_view     cached reads of the cluster, with the values of cluster_figures, replication and health
+    cached_cluster     cached reads of the cluster, with the values of cluster_figures, replication and health
     chart_samples    samples for the charts
     message_search   finds messages
     cluster_commands changes the cluster; each command returns a sentence about its effect

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.console.cached_cluster import ClusterView
 from penstock.console.cluster_figures import BrokerFigures, GroupFigures, percentile
-from penstock.console.cluster_view import ClusterView
 
 SAMPLE_S: Final = 2.0
 GROUPS_S: Final = 30.0

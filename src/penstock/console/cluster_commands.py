@@ -15,8 +15,8 @@ from typing import Final
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message, ReceivedMessage
 from penstock.client.producer import Producer
+from penstock.console.cached_cluster import ClusterView, gather_limited
 from penstock.console.cluster_figures import TopicKind
-from penstock.console.cluster_view import ClusterView, gather_limited
 from penstock.console.message_search import body_of
 from penstock.errors import BadMessage, BadRequest, PenstockError, Refused
 from penstock.format.constants import (

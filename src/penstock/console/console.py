@@ -9,9 +9,9 @@ from typing import Any
 
 from penstock.client.admin import Admin
 from penstock.client.config import ClientConfig
+from penstock.console.cached_cluster import ClusterView
 from penstock.console.chart_samples import ChartSamples
 from penstock.console.cluster_commands import ClusterCommands
-from penstock.console.cluster_view import ClusterView
 from penstock.console.health import Parent
 from penstock.console.job_forms import EXPORT_FOLDER, FORMS, ON_SPARK, JobForm, arguments_of, folder_of
 from penstock.console.job_processes import Job, Jobs

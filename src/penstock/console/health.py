@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.console.cluster_view import ClusterView
+from penstock.console.cached_cluster import ClusterView
 from penstock.console.end_previous_console import wait_for_successor
 from penstock.errors import PenstockError
 from penstock.observation.metrics import BrokerAvailability

@@ -15,8 +15,8 @@ from typing import Final
 from penstock.client.admin import Admin
 from penstock.client.message import ReceivedMessage
 from penstock.client.pull_requests import PullStatus
+from penstock.console.cached_cluster import ClusterView, gather_limited
 from penstock.console.cluster_figures import TopicKind
-from penstock.console.cluster_view import ClusterView, gather_limited
 from penstock.errors import BadMessage, BadRequest, NoRoute, PenstockError
 from penstock.format.constants import DLQ_PREFIX
 from penstock.format.message_id import decode_message_id

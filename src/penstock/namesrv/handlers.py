@@ -32,7 +32,6 @@ from penstock.observation.act_log import describe, log_act
 from penstock.protocol import fields
 from penstock.protocol.bodies.admin import KVTable, TopicList, decode_config, encode_config
 from penstock.protocol.bodies.routes import RegisterBrokerBody, TopicRouteData
-from penstock.protocol.client_memory_budget import Budget, entry_bytes
 from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.headers.namesrv import (
@@ -51,6 +50,7 @@ from penstock.protocol.headers.namesrv import (
     RegisterBrokerReply,
     WipeReply,
 )
+from penstock.protocol.memory_per_client import Budget, entry_bytes
 from penstock.protocol.signing import ACCESS_KEY, SEAL, SECURITY_TOKEN, SIGNATURE
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler

@@ -39,8 +39,8 @@ from penstock.protocol.bodies.routes import (
     QueueData,
     TopicRouteData,
 )
-from penstock.protocol.client_memory_budget import Budget, entry_bytes
 from penstock.protocol.codes import Refusal, ResponseCode
+from penstock.protocol.memory_per_client import Budget, entry_bytes
 
 FOREVER: Final = float("inf")
 MAX_BYTES: Final = 512 << 20

@@ -22,7 +22,7 @@ from penstock.client.admin import Admin
 from penstock.client.message import Message, SendStatus
 from penstock.client.producer import ProducerOptions
 from penstock.client.sync import Producer
-from penstock.console.cluster_view import ClusterView
+from penstock.console.cached_cluster import ClusterView
 from penstock.console.replication import ReplicaSet, replica_sets
 from penstock.errors import PenstockError
 

@@ -26,8 +26,8 @@ from penstock.cli.cluster_connection import (
 from penstock.cli.confirmation import Yes, confirm
 from penstock.cli.options import DryRun, Name, VerbGroup, help_if_alone
 from penstock.cli.output import add_row, show, table, write, write_json
+from penstock.console.cached_cluster import ClusterView
 from penstock.console.cluster_commands import ClusterCommands, QueueMove
-from penstock.console.cluster_view import ClusterView
 from penstock.errors import BadSettings
 from penstock.human_units import format_time
 from penstock.protocol.bodies.queues import MessageQueue

@@ -25,8 +25,8 @@ from penstock.cli.cluster_connection import (
 from penstock.cli.confirmation import Yes, confirm, describe_change
 from penstock.cli.options import DryRun, Name, VerbGroup, help_if_alone
 from penstock.cli.output import add_row, show, table, warn_above_zero, write, write_json, write_note
+from penstock.console.cached_cluster import ClusterView
 from penstock.console.cluster_figures import QueueRow, TopicFigures, TopicKind, TopicRow
-from penstock.console.cluster_view import ClusterView
 from penstock.errors import BadSettings, NoRoute
 from penstock.format.config_tables import TopicConfig
 from penstock.format.constants import DLQ_PREFIX, RETRY_PREFIX

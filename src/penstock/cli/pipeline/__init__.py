@@ -12,13 +12,15 @@ from penstock.cli.options import VerbGroup, help_if_alone
 
 _VERBS: Final = {
     "usage": LazyVerb(
-        "penstock.cli.pipeline.usage", "usage", "Disk usage by topic, queue, tag, producer, day and hour."
+        "penstock.cli.pipeline.disk_usage_and_lag", "usage", "Disk usage by topic, queue, tag, producer, day and hour."
     ),
     "search": LazyVerb(
         "penstock.cli.pipeline.search", "search", "Find messages by key, content, property, tag or time."
     ),
     "lag": LazyVerb(
-        "penstock.cli.pipeline.usage", "lag", "Lag of consumer groups in messages and time, and stuck queues."
+        "penstock.cli.pipeline.disk_usage_and_lag",
+        "lag",
+        "Lag of consumer groups in messages and time, and stuck queues.",
     ),
     "verify": LazyVerb(
         "penstock.cli.pipeline.verify", "verify", "Check every record, unit, key and config file of stores."

@@ -30,13 +30,17 @@ _VERBS: Final = {
         "penstock.cli.store.retention", "retention", "Delete expired log files, or explain what would be deleted."
     ),
     "usage": LazyVerb(
-        "penstock.cli.pipeline.usage", "usage_here", "Disk usage by topic, queue, tag, producer, day and hour."
+        "penstock.cli.pipeline.disk_usage_and_lag",
+        "usage_here",
+        "Disk usage by topic, queue, tag, producer, day and hour.",
     ),
     "search": LazyVerb(
         "penstock.cli.pipeline.search", "search_here", "Find messages by key, content, property, tag or time."
     ),
     "lag": LazyVerb(
-        "penstock.cli.pipeline.usage", "lag_here", "Lag of consumer groups in messages and time, and stuck queues."
+        "penstock.cli.pipeline.disk_usage_and_lag",
+        "lag_here",
+        "Lag of consumer groups in messages and time, and stuck queues.",
     ),
     "diff": LazyVerb("penstock.cli.pipeline.diff", "diff_here", "Compare two stores."),
 }
