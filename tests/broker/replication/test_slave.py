@@ -426,8 +426,32 @@ def test_the_thread_that_follows_closes_its_socket_even_if_nobody_waits_for_it(r
             assert receiver is not None
             await cancel_twice(s.state.tasks._tasks["following the master"])
             await until(lambda: receiver._socket.fileno() == -1)
-            receiver.wake()
+            receiver.report_soon()
             receiver.end("again")
+
+    run(go())
+
+
+def test_a_watermark_that_moves_wakes_the_thread_that_follows_only_if_it_has_to_report(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go() -> None:
+        async with master(tmp_path / "m") as m, slave(tmp_path / "s", m) as s:
+            m.store.put(Message("orders", b"one"))
+            await caught_up(m, s)
+            follower = s.broker.replication._follower
+            assert follower is not None
+            receiver = follower._receiver
+            assert receiver is not None
+            await until(lambda: receiver._reported == m.store.log.max_offset)
+            woken: list[int] = []
+            monkeypatch.setattr(receiver, "_wake", lambda: woken.append(receiver._reported))
+            s.store.watermarks.advance()
+            assert not woken
+            monkeypatch.setattr(receiver, "_reported", 0)
+            s.store.watermarks.advance()
+            assert woken == [0]
+            monkeypatch.undo()
 
     run(go())
 

@@ -7,7 +7,7 @@ does not have, and has it cut at the next open (`joining`). Otherwise it reports
 that it has, and checks again once a minute.
 
 `LogReceiver` is one connection, served by its own thread. Only this thread uses the socket, so the connection may be
-encrypted. Any thread may call `wake` and `end`. Only whole records reach the store's log. Bytes that arrive in one read
+encrypted. Any thread may call `report_soon` and `end`. Only whole records reach the store's log. Bytes that arrive in one read
 are appended together, even if they came in several frames. Under SYNC_FLUSH the slave reports only bytes that are on
 disk.
 """
@@ -103,8 +103,15 @@ class LogReceiver:
 
     # -- from other threads ----------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """Makes the thread report to the master, if there is something new."""
+    def report_soon(self) -> None:
+        """Makes the thread report to the master, if there is something new.
+
+        Without the check each confirm of the master would cost a round of the thread.
+        """
+        if self._position != self._reported:
+            self._wake()
+
+    def _wake(self) -> None:
         with self._wake_lock:
             if not self._is_closed:
                 os.eventfd_write(self._wake_fd, 1)
@@ -114,7 +121,7 @@ class LogReceiver:
         self.why = self.why or why
         with self._wake_lock, contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self.wake()
+        self._wake()
 
     def close(self) -> None:
         """Closes the socket, if it is open. No other thread may use the connection."""
@@ -519,4 +526,4 @@ class MasterFollower:
         """Makes the receiver report. The flush thread calls this."""
         receiver = self._receiver
         if receiver is not None:
-            receiver.wake()
+            receiver.report_soon()
