@@ -3,7 +3,7 @@
 Needs pyspark.
 """
 
+from penstock.pipeline.spark_table_with_pushdown import MessageGroups, MessageTable, table
 from penstock.pipeline.stream_lag import StreamLag, TopicLag, lag
-from penstock.pipeline.table_with_pushdown import MessageGroups, MessageTable, table
 
 __all__ = ["MessageGroups", "MessageTable", "StreamLag", "TopicLag", "lag", "table"]

@@ -8,7 +8,7 @@ import pytest
 from support.brokers import BrokerHome, ok
 
 from penstock.broker.access import NEEDS
-from penstock.broker.guarded_operations import Client
+from penstock.broker.operations_as_plain_calls import Client
 from penstock.protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:

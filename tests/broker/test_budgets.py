@@ -32,8 +32,8 @@ from penstock.protocol.bodies.clients import ConsumerData
 from penstock.protocol.bodies.queues import MessageQueue
 from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 from penstock.protocol.command import Command
-from penstock.protocol.memory_per_client import Budget
 from penstock.protocol.subscription import SubscriptionData
+from penstock.protocol.table_memory_limits import Budget
 from penstock.protocol.versions import Language
 from penstock.store.settings import TABLE as STORE_TABLE
 

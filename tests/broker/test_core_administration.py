@@ -18,7 +18,7 @@ from penstock.broker.admin.clients import AdminClients
 from penstock.broker.admin.groups import AdminOffsets
 from penstock.broker.admin.topics import AdminTopics
 from penstock.broker.consumers import Clients, Heartbeat
-from penstock.broker.guarded_operations import Core, Denied, Operation, administration
+from penstock.broker.operations_as_plain_calls import Core, Denied, Operation, administration
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.table_persistence import BrokerState
 from penstock.clock import now_ms

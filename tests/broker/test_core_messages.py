@@ -11,7 +11,7 @@ from support.brokers import BrokerHome, RunningBroker, ok, records
 from support.core_clients import DONE, PlainClient, RecordedRequests
 from support.loopback import until
 
-from penstock.broker.guarded_operations import Core, Deferred, Denied, Operation, WriteGuard
+from penstock.broker.operations_as_plain_calls import Core, Deferred, Denied, Operation, WriteGuard
 from penstock.broker.request_reply import REPLY_TO_CLIENT, RequestReply
 from penstock.broker.send import SendChecks
 from penstock.broker.send_and_pull_results import PullOutcome, SendOutcome

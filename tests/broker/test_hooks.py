@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from support.brokers import BrokerHome, ok
 
-from penstock.broker.send_and_pull_hooks import ConsumeContext, SendContext
+from penstock.broker.user_hooks_for_send_and_pull import ConsumeContext, SendContext
 from penstock.protocol.codes import Refusal, RequestCode, ResponseCode
 
 if TYPE_CHECKING:

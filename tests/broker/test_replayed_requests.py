@@ -11,7 +11,7 @@ from support.brokers import BrokerHome, RawClient, ok
 from support.core_clients import PlainClient
 
 from penstock.broker.access import Access
-from penstock.broker.guarded_operations import Client, Denied, Operation
+from penstock.broker.operations_as_plain_calls import Client, Denied, Operation
 from penstock.broker.replay_protection import MAX_AGE_MS, WINDOW, ReplayGuard
 from penstock.client import Credentials
 from penstock.errors import BadRequest

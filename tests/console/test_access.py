@@ -18,7 +18,7 @@ from support.clients import TOKEN, ConsoleProcess
 from uvicorn.server import ServerState
 
 from penstock.console import server
-from penstock.console.access import COOKIE_S, AccessPolicy
+from penstock.console.console_login import COOKIE_S, AccessPolicy
 from penstock.errors import BadSettings
 
 PATHS = ["/", "/topics", "/api/topics", "/api/openapi.json", "/api/docs", "/metrics", "/healthz", "/readyz", "/nothing"]

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import httpx
 from support.clients import TOKEN
 
-from penstock.console.access import BURST, MAX_ADDRESSES, PER_SECOND, AccessMiddleware, AccessPolicy, LoginThrottle
+from penstock.console.console_login import (
+    BURST,
+    MAX_ADDRESSES,
+    PER_SECOND,
+    AccessMiddleware,
+    AccessPolicy,
+    LoginThrottle,
+)
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

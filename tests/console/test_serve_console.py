@@ -22,7 +22,7 @@ from support.stores import eventually
 
 from penstock.cli import console as verb
 from penstock.cli.console_child import ConsoleChild
-from penstock.console.access import make_token
+from penstock.console.console_login import make_token
 from penstock.console.end_previous_console import take_over
 from penstock.errors import MissingPackage
 from penstock.store import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.broker.guarded_operations import Answer, Client
+from penstock.broker.operations_as_plain_calls import Answer, Client
 from penstock.errors import Unreachable
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.fields import Fields

@@ -28,8 +28,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from penstock.broker.access_file import ANY, PUB, SUB, WAITING_TOPICS, Account, Accounts, UnreadableAccessFile, matcher
 from penstock.broker.consumers import GroupMember, Heartbeat
-from penstock.broker.guarded_operations import Admission, Admit, Call, Client, Denied, Guard, Operation
-from penstock.broker.nonblocking_reads import after_read
+from penstock.broker.operations_as_plain_calls import Admission, Admit, Call, Client, Denied, Guard, Operation
+from penstock.broker.reads_without_blocking_the_loop import after_read
 from penstock.broker.replay_protection import ReplayGuard
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topics import REPLY_TOPIC_SUFFIX

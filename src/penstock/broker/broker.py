@@ -30,9 +30,9 @@ from penstock.broker.admin.accounts import AdminAccounts
 from penstock.broker.admin.act_log import ActLog
 from penstock.broker.consumers import Clients
 from penstock.broker.filters import SqlCompiler, compile_sql
-from penstock.broker.guarded_operations import ClientRequests, Core, Guard, Operation, WriteGuard, host_text
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
+from penstock.broker.operations_as_plain_calls import ClientRequests, Core, Guard, Operation, WriteGuard, host_text
 from penstock.broker.pull import MovedOffsets, Pulls, SlaveReads
 from penstock.broker.query import MessageQueries
 from penstock.broker.registration import BrokerRegistration

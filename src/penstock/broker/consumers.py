@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.broker.filters import SqlCompiler
-from penstock.broker.guarded_operations import Client, ClientRequests, Operation
+from penstock.broker.operations_as_plain_calls import Client, ClientRequests, Operation
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.topics import (
     MAX_CREATED_BYTES,
@@ -49,8 +49,8 @@ from penstock.protocol.bodies.clients import (
 )
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.groups import ConsumerGroupRequest, UnregisterClient
-from penstock.protocol.memory_per_client import Budget, entry_bytes
 from penstock.protocol.subscription import TAG, SubscriptionData
+from penstock.protocol.table_memory_limits import Budget, entry_bytes
 from penstock.protocol.versions import Language
 from penstock.rate_limited_log import RateLimitedLog
 

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.broker.delay_recovery import SaveNotes, deliverable, find_delivered
-from penstock.broker.nonblocking_reads import completed
+from penstock.broker.reads_without_blocking_the_loop import completed
 from penstock.broker.wall_clock_timer import ScheduledCall, Scheduler
 from penstock.format.config_tables import DelayOffsets
 from penstock.format.constants import SCHEDULE_TOPIC

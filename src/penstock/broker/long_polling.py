@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.broker.filters import Selection
-from penstock.broker.guarded_operations import Client, Deferred
+from penstock.broker.operations_as_plain_calls import Client, Deferred
 from penstock.broker.send_and_pull_results import PullOutcome
 from penstock.protocol.codes import Refusal, ResponseCode
-from penstock.protocol.memory_per_client import Budget
+from penstock.protocol.table_memory_limits import Budget
 from penstock.store.message_store import MessageStore
 from penstock.store.settings import FlushDiskType
 

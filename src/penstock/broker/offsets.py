@@ -16,8 +16,8 @@ from typing import Final
 
 from penstock.broker.consumers import GroupTable
 from penstock.broker.delay_recovery import SaveNotes
-from penstock.broker.guarded_operations import Client, Operation
-from penstock.broker.nonblocking_reads import after_read
+from penstock.broker.operations_as_plain_calls import Client, Operation
+from penstock.broker.reads_without_blocking_the_loop import after_read
 from penstock.broker.topics import MAX_CREATED_BYTES, MAX_CREATED_BYTES_OF_CLIENT, BrokerTopics, is_system_group
 from penstock.format.config_tables import ConsumerOffsets
 from penstock.format.constants import HALF_TOPIC, OP_HALF_TOPIC
@@ -32,7 +32,7 @@ from penstock.protocol.headers.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from penstock.protocol.memory_per_client import Budget, entry_bytes
+from penstock.protocol.table_memory_limits import Budget, entry_bytes
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.store.cold_reads import ColdRead, try_read
 from penstock.store.config_files import ConfigFile

@@ -22,13 +22,13 @@ import msgspec
 
 from penstock.broker.consumers import sql_compiler
 from penstock.broker.filters import ALL, RecordFilter, Selection, SqlCompiler, by_tags
-from penstock.broker.guarded_operations import Client, Operation, host_text
 from penstock.broker.long_polling import HeldPull, HeldPulls
-from penstock.broker.send_and_pull_hooks import ConsumeContext
+from penstock.broker.operations_as_plain_calls import Client, Operation, host_text
 from penstock.broker.send_and_pull_results import PullOutcome
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.table_persistence import BrokerState
 from penstock.broker.topics import OFFSET_MOVED_TOPIC, is_system_group
+from penstock.broker.user_hooks_for_send_and_pull import ConsumeContext
 from penstock.errors import BadRequest, PenstockError
 from penstock.format import kernels
 from penstock.format.config_tables import SubscriptionGroup
@@ -37,8 +37,8 @@ from penstock.protocol.bodies.queues import MessageQueue, OffsetMovedEvent
 from penstock.protocol.bodies.routes import PERM_READ
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullMessage
-from penstock.protocol.memory_per_client import entry_bytes
 from penstock.protocol.subscription import TAG, SubscriptionData, subscribe
+from penstock.protocol.table_memory_limits import entry_bytes
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.store.cold_reads import ColdRead
 from penstock.store.files.file_io import NotResident

@@ -12,8 +12,8 @@ from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from penstock.broker.guarded_operations import Client, Operation
-from penstock.broker.nonblocking_reads import after_read
+from penstock.broker.operations_as_plain_calls import Client, Operation
+from penstock.broker.reads_without_blocking_the_loop import after_read
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.pull import QueryMessage, QueryMessageReply, ViewMessage
 from penstock.store.cold_reads import try_read

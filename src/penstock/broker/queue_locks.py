@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from penstock.broker.guarded_operations import Client, Operation
+from penstock.broker.operations_as_plain_calls import Client, Operation
 from penstock.protocol.bodies.queues import LockBatchRequestBody, LockBatchResponseBody, MessageQueue
-from penstock.protocol.memory_per_client import Budget, entry_bytes
+from penstock.protocol.table_memory_limits import Budget, entry_bytes
 
 LOCK_SECONDS = 60.0
 MAX_BYTES: Final = 64 << 20

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.clock import now_ms
-from penstock.protocol.memory_per_client import Budget
+from penstock.protocol.table_memory_limits import Budget
 
 MAX_AGE_MS: Final = 300_000
 """How far the clocks of a client and the broker may differ."""

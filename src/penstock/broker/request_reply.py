@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.consumers import ClientTable
-from penstock.broker.guarded_operations import Client, ClientRequests, Operation, host_text
+from penstock.broker.operations_as_plain_calls import Client, ClientRequests, Operation, host_text
 from penstock.broker.send import SendChecks
 from penstock.broker.send_and_pull_results import PutOutcomes, SendOutcome
 from penstock.broker.settings import SettingsInForce

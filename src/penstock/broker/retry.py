@@ -11,14 +11,14 @@ import random
 from collections.abc import Awaitable
 from functools import partial
 
-from penstock.broker.guarded_operations import Client, Operation, host_text
-from penstock.broker.nonblocking_reads import after_read
+from penstock.broker.operations_as_plain_calls import Client, Operation, host_text
+from penstock.broker.reads_without_blocking_the_loop import after_read
 from penstock.broker.send import make_dead_letter_topic
 from penstock.broker.send_acks import PendingAck, PendingAcks
-from penstock.broker.send_and_pull_hooks import ConsumeContext
 from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
 from penstock.broker.table_persistence import BrokerState
 from penstock.broker.topics import UNIT_SUBSCRIPTION, retry_topic
+from penstock.broker.user_hooks_for_send_and_pull import ConsumeContext
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.format.constants import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT
 from penstock.format.record import Record

@@ -18,14 +18,14 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.consumers import GroupTable
-from penstock.broker.guarded_operations import Client, ClientHosts, Operation
 from penstock.broker.long_polling import HeldPulls
+from penstock.broker.operations_as_plain_calls import Client, ClientHosts, Operation
 from penstock.broker.send_acks import PendingAck, PendingAcks
-from penstock.broker.send_and_pull_hooks import Hooks, SendContext
 from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.broker.stats import MessageCounters
 from penstock.broker.topics import NOT_FOR_SENDING, UNIT, UNIT_SUBSCRIPTION, BrokerTopics, dead_letter_topic
+from penstock.broker.user_hooks_for_send_and_pull import Hooks, SendContext
 from penstock.errors import BadMessage
 from penstock.format import kernels
 from penstock.format.batch import decode_batch_body, has_more_messages

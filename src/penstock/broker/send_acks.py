@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.guarded_operations import Client, Deferred
+from penstock.broker.operations_as_plain_calls import Client, Deferred
 from penstock.broker.send_and_pull_results import SendOutcome, code_of
 from penstock.broker.settings import SettingsInForce
 from penstock.protocol.codes import Refusal, ResponseCode

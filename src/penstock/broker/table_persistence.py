@@ -19,10 +19,10 @@ from penstock.broker.consumers import ClientTable, GroupTable
 from penstock.broker.delay import DelayedMessages
 from penstock.broker.offsets import OffsetTable, OwnOffsets
 from penstock.broker.queue_locks import QueueLocks
-from penstock.broker.send_and_pull_hooks import Hooks
 from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.broker.stats import MessageCounters
 from penstock.broker.topics import BrokerTopics
+from penstock.broker.user_hooks_for_send_and_pull import Hooks
 from penstock.broker.wall_clock_timer import Scheduler
 from penstock.format.constants import DAMAGED_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from penstock.protocol.bodies.admin import HaElections

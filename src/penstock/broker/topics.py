@@ -27,7 +27,7 @@ from penstock.format.constants import (
 from penstock.format.topics import is_legal_topic
 from penstock.namesrv.route_table import TEMPLATE_TOPIC
 from penstock.protocol.bodies.routes import PERM_INHERIT, PERM_READ, PERM_WRITE
-from penstock.protocol.memory_per_client import Budget, Closing, entry_bytes
+from penstock.protocol.table_memory_limits import Budget, Closing, entry_bytes
 from penstock.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("penstock.broker")

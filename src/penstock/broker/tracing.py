@@ -14,7 +14,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.broker.guarded_operations import Call, Client, Deferred, Operation
+from penstock.broker.operations_as_plain_calls import Call, Client, Deferred, Operation
 from penstock.format.properties import split_properties
 from penstock.opentelemetry_spans import TRACE_PROPERTIES, context_of, find_tracer
 from penstock.protocol.codes import SERVED, Refusal, ResponseCode

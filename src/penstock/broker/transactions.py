@@ -32,11 +32,11 @@ from typing import Final
 import msgspec
 
 from penstock.broker.consumers import ClientTable, GroupMember
-from penstock.broker.guarded_operations import Client, ClientRequests, Operation, administration
 from penstock.broker.long_polling import HeldPulls
-from penstock.broker.nonblocking_reads import after_read, completed
 from penstock.broker.offsets import CHECK_GROUP as GROUP
 from penstock.broker.offsets import OffsetTable
+from penstock.broker.operations_as_plain_calls import Client, ClientRequests, Operation, administration
+from penstock.broker.reads_without_blocking_the_loop import after_read, completed
 from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
 from penstock.broker.settings import SettingsInForce

@@ -28,12 +28,12 @@ from typing import Final, NamedTuple, Protocol
 from penstock import __version__
 from penstock.broker.access import Access
 from penstock.broker.broker import Broker
-from penstock.broker.guarded_operations import host_text
-from penstock.broker.observation import Observation
+from penstock.broker.metrics_and_health import Observation
+from penstock.broker.operations_as_plain_calls import host_text
 from penstock.broker.remoting.signatures import Signatures
 from penstock.broker.settings import BrokerSettings, observe_address
 from penstock.cli import exit_codes
-from penstock.cli.brokers.supervisor_link import SupervisorLink, inherited_link
+from penstock.cli.brokers.link_from_broker_to_supervisor import SupervisorLink, inherited_link
 from penstock.cli.configuration import shown_settings
 from penstock.cli.console_child import OFF, ConsoleChild
 from penstock.cli.log_output import LogFormat, LogLevel, log_uncaught

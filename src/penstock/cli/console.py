@@ -85,8 +85,8 @@ def console(
     log_to(form=log_format, level=log_level, framework_traces=False)
     log_uncaught()
     from penstock.cli.cluster_connection import client_config
-    from penstock.console.access import AccessPolicy, make_token
     from penstock.console.console import ConsoleOptions
+    from penstock.console.console_login import AccessPolicy, make_token
     from penstock.console.low_memory_imports import without_http_clients
     from penstock.remoting.event_loop import run
     from penstock.remoting.sockets import listen as listen_at

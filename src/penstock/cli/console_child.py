@@ -86,7 +86,7 @@ class ConsoleChild:
         account: Path | None,
         log_options: Sequence[str],
     ) -> None:
-        from penstock.console.access import make_token
+        from penstock.console.console_login import make_token
 
         token = os.environ.get(TOKEN_VARIABLE, "") or make_token()
         address, port = listener.getsockname()[:2]

@@ -71,9 +71,9 @@ async def _serve(
     settings: NamesrvSettings, host: str, port: int, observe_at: tuple[str, int] | None, as_json: bool
 ) -> None:
     """Serves until a signal arrives."""
-    from penstock.broker.guarded_operations import host_text
+    from penstock.broker.operations_as_plain_calls import host_text
     from penstock.namesrv import NameServer
-    from penstock.namesrv.observation import NameServerObservation
+    from penstock.namesrv.metrics_and_health import NameServerObservation
     from penstock.observation.http_responder import answering
     from penstock.remoting.sockets import bind
 

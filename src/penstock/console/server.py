@@ -19,10 +19,10 @@ from nicegui import ui
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock import __version__
-from penstock.console.access import AccessMiddleware, AccessPolicy
 from penstock.console.api import add_api
 from penstock.console.chart_samples import SAMPLE_S
 from penstock.console.console import Console, ConsoleOptions
+from penstock.console.console_login import AccessMiddleware, AccessPolicy
 from penstock.console.metrics import add_metrics
 from penstock.console.pages import add_pages
 from penstock.task_supervision import OnDeath

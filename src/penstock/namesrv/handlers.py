@@ -50,8 +50,8 @@ from penstock.protocol.headers.namesrv import (
     RegisterBrokerReply,
     WipeReply,
 )
-from penstock.protocol.memory_per_client import Budget, entry_bytes
 from penstock.protocol.signing import ACCESS_KEY, SEAL, SECURITY_TOKEN, SIGNATURE
+from penstock.protocol.table_memory_limits import Budget, entry_bytes
 from penstock.remoting.connection import Connection
 from penstock.remoting.handlers import Handler
 from penstock.store.config_files import ConfigFile

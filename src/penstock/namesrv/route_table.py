@@ -40,7 +40,7 @@ from penstock.protocol.bodies.routes import (
     TopicRouteData,
 )
 from penstock.protocol.codes import Refusal, ResponseCode
-from penstock.protocol.memory_per_client import Budget, entry_bytes
+from penstock.protocol.table_memory_limits import Budget, entry_bytes
 
 FOREVER: Final = float("inf")
 MAX_BYTES: Final = 512 << 20

@@ -1,7 +1,7 @@
 """The metrics of brokers: names, labels and meanings, and Prometheus' text format.
 
 Names and labels are RocketMQ 5's where it has such a metric; the others begin with `penstock_`. A broker shows its own
-figures (`broker.observation`); the console shows the figures that all brokers of a cluster report to it
+figures (`broker.metrics_and_health`); the console shows the figures that all brokers of a cluster report to it
 (`console.metrics`). Both fill the values of this module and get the same families. Counters are those of the brokers,
 and never fall while a broker runs. Functions that compute: no state, any thread.
 """

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from support.core_clients import PlainClient
 
-from penstock.broker.guarded_operations import Answer, Client, Denied, Operation
+from penstock.broker.operations_as_plain_calls import Answer, Client, Denied, Operation
 from penstock.broker.remoting.operation_handlers import adapt
 from penstock.errors import BadRequest
 from penstock.format.config_tables import TopicConfig

@@ -16,7 +16,7 @@ from support.clusters import ScriptedSlave, caught_up, master, same_log, slave
 from support.core_clients import PlainClient
 from support.loopback import make_authority, make_certificate, until
 
-from penstock.broker.guarded_operations import Denied, host_text
+from penstock.broker.operations_as_plain_calls import Denied, host_text
 from penstock.broker.replication import slave as slave_module
 from penstock.broker.replication.config_sync import MasterLink
 from penstock.broker.replication.replication_authentication import (

@@ -13,7 +13,7 @@ import msgspec
 from support.brokers import BrokerHome, RunningBroker, ok
 
 from penstock.cli.brokers.common_topics_and_groups import FromBroker, Greeted, GreetingEnd, Order, Report
-from penstock.cli.brokers.supervisor_link import SupervisorLink
+from penstock.cli.brokers.link_from_broker_to_supervisor import SupervisorLink
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.event_loop import run

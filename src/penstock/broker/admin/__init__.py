@@ -11,8 +11,8 @@ from penstock.broker.admin.groups import AdminGroups, AdminOffsets, AdminProgres
 from penstock.broker.admin.runtime import AdminRuntime
 from penstock.broker.admin.topics import AdminTopics
 from penstock.broker.filters import SqlCompiler
-from penstock.broker.guarded_operations import ClientRequests, Operation
 from penstock.broker.long_polling import HeldPulls
+from penstock.broker.operations_as_plain_calls import ClientRequests, Operation
 from penstock.broker.send_acks import PendingAcks
 from penstock.broker.stats import Rates
 from penstock.broker.table_persistence import BrokerState

@@ -23,7 +23,7 @@ from penstock.broker.access_file import (
     set_white_addresses,
 )
 from penstock.broker.admin.config_change import HIDDEN
-from penstock.broker.guarded_operations import Client, Operation, administration
+from penstock.broker.operations_as_plain_calls import Client, Operation, administration
 from penstock.broker.settings import SettingsInForce
 from penstock.errors import BadRequest, BadSettings
 from penstock.format.config_tables import DataVersion

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable
 from typing import Any
 
-from penstock.broker.guarded_operations import Call, Client, Operation
+from penstock.broker.operations_as_plain_calls import Call, Client, Operation
 from penstock.errors import PenstockError
 from penstock.observation.act_log import describe, log_act
 

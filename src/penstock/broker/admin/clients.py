@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from penstock.broker.consumers import ConsumerGroup, GroupMember
-from penstock.broker.guarded_operations import Answer, Client, ClientRequests, Operation, administration
+from penstock.broker.operations_as_plain_calls import Answer, Client, ClientRequests, Operation, administration
 from penstock.broker.table_persistence import BrokerState
 from penstock.errors import BadMessage, NoAnswer, PenstockError
 from penstock.format.message_id import decode_message_id

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.guarded_operations import Client, Operation, administration
+from penstock.broker.operations_as_plain_calls import Client, Operation, administration
 from penstock.broker.settings import TABLE
 from penstock.broker.table_persistence import BrokerState
 from penstock.config.ignored_settings import IGNORED

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.broker.consumers import ConsumerGroup, is_legal_group, sql_compiler
 from penstock.broker.filters import Selection, SqlCompiler, by_tags
-from penstock.broker.guarded_operations import Client, ClientRequests, Operation, administration
+from penstock.broker.operations_as_plain_calls import Client, ClientRequests, Operation, administration
 from penstock.broker.settings import SettingsInForce
 from penstock.broker.stats import Rates
 from penstock.broker.table_persistence import BrokerState

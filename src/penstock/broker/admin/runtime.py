@@ -13,8 +13,8 @@ from datetime import date
 from typing import Final
 
 from penstock import __version__
-from penstock.broker.guarded_operations import Client, Operation, administration
 from penstock.broker.long_polling import HeldPulls
+from penstock.broker.operations_as_plain_calls import Client, Operation, administration
 from penstock.broker.replication.handshake import RUNTIME_KEY
 from penstock.broker.replication.handshake import VERSION as HANDSHAKE_VERSION
 from penstock.broker.send_acks import PendingAcks

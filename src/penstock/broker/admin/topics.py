@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from penstock.broker.guarded_operations import Client, Operation, administration
+from penstock.broker.operations_as_plain_calls import Client, Operation, administration
 from penstock.broker.table_persistence import BrokerState
 from penstock.broker.topics import is_topic_of_broker, retry_topic
 from penstock.errors import BadMessage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from penstock.broker.guarded_operations import Core
+from penstock.broker.operations_as_plain_calls import Core
 from penstock.broker.remoting.operation_handlers import OperationRoute, handlers_of
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.admin import decode_config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from penstock.broker.guarded_operations import Answer, Client
+from penstock.broker.operations_as_plain_calls import Answer, Client
 from penstock.protocol import fields
 from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from penstock.broker.guarded_operations import Client, host_text
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import Offsets
+from penstock.broker.operations_as_plain_calls import Client, host_text
 from penstock.broker.pull import Pulls
 from penstock.broker.remoting.reply_frames import BARE_PIECES, PULL_PIECES, QUERY_PIECES, SendReplyFrames
 from penstock.broker.remoting.send_and_pull import fields_of_every_send

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.consumers import Heartbeat
-from penstock.broker.guarded_operations import Call, Core
+from penstock.broker.operations_as_plain_calls import Call, Core
 from penstock.broker.remoting.operation_handlers import OperationRoute, handlers_of
 from penstock.protocol.bodies.clients import CheckClientRequestBody, HeartbeatData
 from penstock.protocol.bodies.queues import LockBatchRequestBody

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from penstock.broker.guarded_operations import Answer, Core, Operation
+from penstock.broker.operations_as_plain_calls import Answer, Core, Operation
 from penstock.protocol import fields
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from penstock.broker.guarded_operations import Call, Core, Deferred, Denied, Operation
+from penstock.broker.operations_as_plain_calls import Call, Core, Deferred, Denied, Operation
 from penstock.broker.query import FoundMessages
 from penstock.broker.remoting.operation_handlers import OperationRoute, handlers_of
 from penstock.broker.remoting.reply_frames import SendReplyFrames, pull_reply_head

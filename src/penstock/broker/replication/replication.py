@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.broker.access import Access
-from penstock.broker.guarded_operations import Client, Operation, administration, host_text
+from penstock.broker.operations_as_plain_calls import Client, Operation, administration, host_text
 from penstock.broker.registration import BrokerRegistration
 from penstock.broker.replication.config_sync import ConfigCopy, MasterLink
 from penstock.broker.replication.master import SlaveListener

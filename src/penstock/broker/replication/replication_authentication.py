@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.access import Access
-from penstock.broker.guarded_operations import Client, Operation, administration, host_text
+from penstock.broker.operations_as_plain_calls import Client, Operation, administration, host_text
 from penstock.errors import PenstockError
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.admin import Follow, FollowReply

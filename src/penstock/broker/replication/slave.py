@@ -7,9 +7,9 @@ does not have, and has it cut at the next open (`joining`). Otherwise it reports
 that it has, and checks again once a minute.
 
 `LogReceiver` is one connection, served by its own thread. Only this thread uses the socket, so the connection may be
-encrypted. Any thread may call `report_soon` and `end`. Only whole records reach the store's log. Bytes that arrive in one read
-are appended together, even if they came in several frames. Under SYNC_FLUSH the slave reports only bytes that are on
-disk.
+encrypted. Any thread may call `report_soon` and `end`. Only whole records reach the store's log. Bytes that arrive in
+one read are appended together, even if they came in several frames. Under SYNC_FLUSH the slave reports only bytes that
+are on disk.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The process of `penstock serve --brokers N`: it starts N brokers, and keeps them running.
 
 It binds the name server's port and the one for health, starts the console, then the brokers: each a process of its own
-(`penstock serve` with a `cli.brokers.supervisor_link`), which opens its store, serves, and registers with the name
-server here. A broker that ends is started again after a pause, which doubles up to half a minute while it does not
-serve for long; the others serve on. SIGTERM, Ctrl-C or the end of the terminal stops all of them, as one broker is
-stopped, and then the name server; a second signal kills them. If this process is killed, the links end, and each broker
-stops and closes its store.
+(`penstock serve` with a `cli.brokers.link_from_broker_to_supervisor`), which opens its store, serves, and registers
+with the name server here. A broker that ends is started again after a pause, which doubles up to half a minute while it
+does not serve for long; the others serve on. SIGTERM, Ctrl-C or the end of the terminal stops all of them, as one
+broker is stopped, and then the name server; a second signal kills them. If this process is killed, the links end, and
+each broker stops and closes its store.
 
 What the brokers have in common (`cli.brokers.common_topics_and_groups`) is here in memory only: each broker has it on
 disk.
@@ -31,13 +31,13 @@ import msgspec
 
 from penstock import __version__
 from penstock.broker.access import RELOAD_EVERY_S, Access
-from penstock.broker.guarded_operations import host_text
+from penstock.broker.operations_as_plain_calls import host_text
 from penstock.broker.settings import BrokerSettings, observe_address
 from penstock.cli import exit_codes
 from penstock.cli.broker_process import ServeOptions, ending_on_signals, name_server, stop_signals
 from penstock.cli.brokers.common_topics_and_groups import FromBroker, Greeted, MissedDeletions, Report, SharedTables
+from penstock.cli.brokers.link_from_broker_to_supervisor import MAX_LINE, NAMES_IN_LINE
 from penstock.cli.brokers.names_and_ports import OBSERVE_ALL_ABOVE, PlannedBroker, check_ports, own_host
-from penstock.cli.brokers.supervisor_link import MAX_LINE, NAMES_IN_LINE
 from penstock.cli.console_child import OFF, ConsoleChild
 from penstock.cli.log_output import log_uncaught
 from penstock.cli.output import flush, write, write_json

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from support import ROOT
 from support.brokers import BrokerHome, RunningBroker, ok
 
-from penstock.broker import observation as module
-from penstock.broker.observation import Observation
+from penstock.broker import metrics_and_health as module
+from penstock.broker.metrics_and_health import Observation
 from penstock.broker.settings import BrokerSettings
 from penstock.observation import process_metrics
 from penstock.observation.http_responder import HttpResponder
@@ -328,7 +328,7 @@ WITHOUT = """
 import asyncio, sys, tempfile
 from pathlib import Path
 from penstock.broker.broker import Broker
-from penstock.broker.observation import Observation
+from penstock.broker.metrics_and_health import Observation
 from penstock.broker.settings import BrokerSettings
 from penstock.store import MessageStore, Settings
 
