@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import AbstractContextManager
@@ -82,8 +83,10 @@ class DispatchSuite:
         return [Task("external", rows, sides, lacking())]
 
     def _round(self, kind: str, folder: Path, sizes: Sizes) -> Run:
+        folder.mkdir(parents=True, exist_ok=True)
         with (
-            broker({"T": 1}, store_path=folder / kind / "store", settings={"dispatch": kind}) as served,
+            tempfile.TemporaryDirectory(dir=folder) as fresh,  # the consumer must meet no messages of other rounds
+            broker({"T": 1}, store_path=Path(fresh) / "store", settings={"dispatch": kind}) as served,
             Stopwatch(os.getpid()) as took,
         ):
             job = Job(served.store_path, self._master) if kind == "external" else None
