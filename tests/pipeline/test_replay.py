@@ -73,6 +73,10 @@ def test_a_target_is_one_place_and_a_name_is_that_of_a_folder(tmp_path: Path, mo
     with pytest.raises(BadSettings, match="are allowed"):
         Target(store="a").progress("../b")
     assert Target(store=str(tmp_path)).progress("n") == tmp_path / "penstock" / "replay" / "n"
+    assert Target(store=tmp_path.as_uri()).progress("n") == tmp_path / "penstock" / "replay" / "n"
+    assert Target(store=tmp_path.as_uri()).label == str(tmp_path)
+    with pytest.raises(BadSettings, match="not in a local file system"):
+        Target(store="s3://bucket/store").check()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert Target(namesrv="a:1").progress("n") == tmp_path / "penstock" / "replay" / "n"
     assert Target(namesrv="a:1").progress("n", "/p") == Path("/p/n")

@@ -10,7 +10,7 @@ from support.stores import StoreHome
 from penstock.errors import BadStore
 from penstock.format.queue_unit import PRE_BLANK, pack_unit, unpack_unit
 from penstock.store.consume_queue import unit_pages
-from penstock.store.files.copy_on_write_files import OverlayFiles
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.readonly import view as view_module
 from penstock.store.readonly.view import FilesView, LogView, MapCache, QueueView, ShippedUnits
 

@@ -12,8 +12,8 @@ from penstock.format import kernels
 from penstock.format.index_layout import IndexGeometry
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.damage_and_quarantine import DamagedRange
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.index import IndexFile
 from penstock.store.recovery.index import freeze_index

@@ -14,8 +14,8 @@ from support.stores import Clock, StoreHome, is_one_sentence
 from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
 from penstock.store.damage_and_quarantine import Quarantine, QuarantinedFolder, quarantined_folders
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 
 SMALL = {
     "mapped_file_size_commit_log": 4096,

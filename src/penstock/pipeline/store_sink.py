@@ -21,8 +21,8 @@ from penstock.errors import BadMessage, BadSettings, BadStore, StoreInUse
 from penstock.format.put_rows import RowRefused
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import RowOrigin, WrittenRows, check_may_send
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout
 from penstock.store.put_arrow_batches import check_batch
 from penstock.store.readonly.file_sizes import fit_to_files

@@ -38,8 +38,8 @@ from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_checkpoint import DispatchNotes
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.external_dispatch.start_without_queues import AppendOnlyStart
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files, NotResident
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout, allow_many_files, refuse_other_engines
 from penstock.store.files.lock import NO_LOCKS, HeldLocks, StoreLock
 from penstock.store.files.mapped_file import TransientPool

@@ -13,8 +13,8 @@ from support.damage import SETTINGS, T0, SoundStore, some_messages
 from penstock.store import Message, MessageStore
 from penstock.store.audit import AuditReport, audit
 from penstock.store.audit.plan import ROWS_IN_FLIGHT
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import FileMap
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.queue_units_and_keys import MAX_RECORDS
 
 

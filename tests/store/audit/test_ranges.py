@@ -18,7 +18,7 @@ from penstock.store.audit.config import read_config
 from penstock.store.audit.index_keys import audit_index_file
 from penstock.store.audit.plan import make_plan, split_log
 from penstock.store.audit.ranges import RangeResult, audit_range
-from penstock.store.files.copy_on_write_files import OverlayFiles
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout
 
 

@@ -11,7 +11,7 @@ from support.stores import StoreHome
 
 from penstock.errors import BadStore
 from penstock.store import Message
-from penstock.store.files.copy_on_write_files import OverlayFiles
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, int, int]]:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StoreFailed, StoreInUse
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 
 HOLDER = """
 import sys

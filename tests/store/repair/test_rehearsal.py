@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.store.files.copy_on_write_files import OverlayFiles, RehearsalFiles
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles, RehearsalFiles
 
 
 def test_what_is_stored_outlives_closing_and_moving_and_never_reaches_the_disk(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from support.disks import CountedFiles, UnsyncedFiles, run_killed
 
 from penstock.store import Settings
 from penstock.store.files.atomic_files import Move, finish_swap, swap, write_checksummed
-from penstock.store.files.copy_on_write_files import OverlayFiles
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout
 
 MOVES = [

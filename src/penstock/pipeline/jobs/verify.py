@@ -38,7 +38,7 @@ from penstock.store.audit.index_keys import IndexFacts, audit_index_file
 from penstock.store.audit.plan import AuditPlan, AuditRange, split_log
 from penstock.store.audit.ranges import RangeResult, audit_range
 from penstock.store.audit.several_stores import Stores, Verified
-from penstock.store.files.copy_on_write_files import OverlayFiles
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.readonly.file_sizes import NumberedFile
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 

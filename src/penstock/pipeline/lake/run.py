@@ -21,7 +21,7 @@ from penstock.errors import BadSettings, MissingPackage, PenstockError, StoreInU
 from penstock.pipeline.lake.lake_folder import SPEC_FILE, Lake, check_initialised
 from penstock.pipeline.session import has_session, quiet_interrupts, start_connect_session, start_session
 from penstock.pipeline.spark_versions import requires
-from penstock.store.files.copy_on_write_files import OverlayFiles
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -39,8 +39,8 @@ from penstock.store.audit.queue_coverage import QueueCover, QueueName
 from penstock.store.audit.queues import QueueFacts, audit_queue
 from penstock.store.audit.ranges import QUEUE_FILES_OPEN, RangeResult, audit_range
 from penstock.store.external_dispatch.files_shared_with_job import is_external
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout
 from penstock.store.readonly.view import MapCache
 from penstock.store.settings import Settings

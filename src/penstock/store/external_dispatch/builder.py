@@ -38,8 +38,8 @@ from penstock.store.external_dispatch.files_shared_with_job import (
     read_mark,
     require_agreement,
 )
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout, allow_many_files
 from penstock.store.files.lock import StoreLock
 from penstock.store.files.mapped_file import MappedFile

@@ -32,8 +32,8 @@ from penstock.store.deleted_topics import DeletedTopics
 from penstock.store.dispatch import Dispatcher, DispatchLag
 from penstock.store.dispatch_checkpoint import read_state
 from penstock.store.external_dispatch.files_shared_with_job import DispatchMark, MarkFile, built_position
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout, path_below
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import file_name

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.errors import BadSettings, BadStore
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout
 from penstock.store.message_store import MessageStore
 from penstock.store.readonly.file_sizes import fit_to_files

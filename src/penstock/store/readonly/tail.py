@@ -32,7 +32,7 @@ from penstock.format.record_layout import HEAD, LONG, head_of, physical_offset_o
 from penstock.store.consume_queue import NO_UNIT, ConsumeQueue, count_valid, unit_pages, view_units
 from penstock.store.consume_queues import ConsumeQueues
 from penstock.store.dispatch_checkpoint import read_state
-from penstock.store.files.copy_on_write_files import OverlayFiles
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout, path_below
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import file_name

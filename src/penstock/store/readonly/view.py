@@ -20,8 +20,8 @@ import numpy as np
 
 from penstock.errors import BadStore
 from penstock.format.queue_unit import UNIT, UNIT_SIZE, Units, copy_units
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import file_name
 

@@ -19,8 +19,8 @@ from penstock.format.topics import is_readable_topic
 from penstock.store.audit.queue_coverage import QueueName
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.damage_and_quarantine import DamagedRange
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import path_below
 
 

@@ -24,8 +24,8 @@ from penstock.format.index_layout import IndexGeometry
 from penstock.store.damage_and_quarantine import MayExceed, Quarantine
 from penstock.store.deleted_topics import read_deleted_topics
 from penstock.store.files.atomic_files import read_checksummed, write_checksummed
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.readonly.file_sizes import fit_to_damaged

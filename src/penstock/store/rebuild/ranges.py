@@ -43,8 +43,8 @@ from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueNam
 from penstock.store.consume_queue import Placeholders
 from penstock.store.damage_and_quarantine import DamagedRange
 from penstock.store.files.atomic_files import checksummed, read_checksummed
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import FileMap, Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import path_below
 from penstock.store.files.mapped_file_queue import file_name
 from penstock.store.queue_units_and_keys import KEY, NO_LIMIT, Keys, key_columns

@@ -32,8 +32,8 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, PRE_BLANK, UNIT_SIZE, pac
 from penstock.store.audit.queue_coverage import CoveredRun, QueueCover, QueueName
 from penstock.store.consume_queue import ConsumeQueue, Placeholders
 from penstock.store.files.atomic_files import Move, clear_staging, remove_all, swap
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import path_below
 from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.rebuild.combine_ranges import IndexFilePlan, complete, cut_keys, grouped

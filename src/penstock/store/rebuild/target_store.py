@@ -12,8 +12,8 @@ from penstock.errors import BadStore, StoreInUse, disk_refused
 from penstock.store.damage_and_quarantine import MayExceed, Quarantine
 from penstock.store.external_dispatch.files_shared_with_job import acquire_job_lock, is_external, refuse_while_job_runs
 from penstock.store.files.atomic_files import finish_swap
-from penstock.store.files.copy_on_write_files import RehearsalFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import RehearsalFiles
 from penstock.store.files.layout import Layout, allow_many_files
 from penstock.store.files.lock import HeldLocks, StoreLock
 from penstock.store.message_store import MessageStore

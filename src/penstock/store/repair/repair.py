@@ -24,8 +24,8 @@ from penstock.store.audit import Finding, audit
 from penstock.store.audit.queue_coverage import QueueName, without
 from penstock.store.damage_and_quarantine import MayExceed, never_exceed
 from penstock.store.files.atomic_files import clear_staging
-from penstock.store.files.copy_on_write_files import OverlayFiles
 from penstock.store.files.file_io import Files
+from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.rebuild.compare_queues import differing_queues
 from penstock.store.rebuild.job import ThreadRunner, run_serially
 from penstock.store.rebuild.plan import RebuildSource

@@ -44,6 +44,7 @@ from penstock.pipeline.jobs.job_input import CORRUPT, BatchLog, observed_counts
 from penstock.pipeline.options import Options
 from penstock.pipeline.sink_rows import WrittenRows, check_may_send
 from penstock.pipeline.store_sink import StoreTarget
+from penstock.store.readonly.store_folder import local_path
 from penstock.store.sink.journal import Identity, WriterKind
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def options(self) -> Options:
         """Returns the options for the sink."""
         return Options(
-            path=(str(Path(self.store).absolute()),) if self.store else (),
+            path=(str(self._folder),) if self.store else (),
             namesrv=self.namesrv,
             config=self.config,
             access_key=self.access_key,
@@ -87,9 +88,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def _folder(self) -> Path:
+        """The target store's folder. Raises BadSettings for a URI of another file system."""
+        return Path(local_path(self.store)).absolute()
+
+    @property
     def label(self) -> str:
         """The target's path or address, for messages and for the default name of a replay."""
-        return str(Path(self.store).absolute()) if self.store else self.namesrv
+        return str(self._folder) if self.store else self.namesrv
 
     def progress(self, name: str, folder: str = "") -> Path:
         """Returns the folder of the replay `name`, in `folder` if that is given. Raises BadSettings for a bad name."""
@@ -98,7 +104,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         if folder:
             return Path(folder).absolute() / name
         if self.store:
-            return Path(self.store).absolute() / "penstock" / "replay" / name
+            return self._folder / "penstock" / "replay" / name
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         return Path(state) / "penstock" / "replay" / name
 
