@@ -15,7 +15,7 @@ import penstock.store
 FOLDER = Path(penstock.store.__file__).parent
 SEAM = ("files/file_io.py", "files/lock.py")
 """`Files` with the maps that it hands out, and the lock file."""
-OVERLAY = "files/copy_on_write_files.py"
+OVERLAY = "files/in_memory_copy_on_write_files.py"
 """The seam over memory: it reads the disk itself, and writes nothing."""
 
 OS_CALLS = {

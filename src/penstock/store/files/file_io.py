@@ -1,8 +1,9 @@
 """The I/O seam: every open, allocate, map, sync, rename and unlink of the store goes through `Files`.
 
-`Files` works on the real disk and has no state; any thread may use it. `OverlayFiles` (`copy_on_write_files.py`) shows
-the same folders and keeps every change in memory. Tests inject faults with subclasses, which fail the N-th call or
-forget unsynced writes. Each method that creates or replaces a file says what a crash leaves.
+`Files` works on the real disk and has no state; any thread may use it. `OverlayFiles`
+(`in_memory_copy_on_write_files.py`) shows the same folders and keeps every change in memory. Tests inject faults with
+subclasses, which fail the N-th call or forget unsynced writes. Each method that creates or replaces a file says what a
+crash leaves.
 
 `FileMap` is a whole file mapped into memory. The caller who got it from `Files` must close it, and must release all
 slices of its `view` before. Any thread may read and store. Stored bytes survive the end of the process. They survive a
