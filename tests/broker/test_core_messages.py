@@ -254,7 +254,8 @@ def test_a_reply_message_is_pushed_to_the_client_that_asked(home: BrokerHome, ru
             state, requests, asker = broker.state, RecordedRequests(DONE if arrives else None), PlainClient()
             state.clients.add_producer("PID", "asker", asker, Language.JAVA, V4_9_8)
             checks = SendChecks(state.topics, state.groups, state.settings, state.clock)
-            forwarding = RequestReply(broker.store, state.clients, requests, checks, state.settings, state.clock)
+            guard = broker.broker.write_guard
+            forwarding = RequestReply(broker.store, state.clients, requests, checks, state.settings, state.clock, guard)
             sent = await forwarding.forward(ME, new_send(properties={REPLY_TO_CLIENT: "asker"}), b"yes")
             ((client, pushed),) = requests.asked
             assert client is asker

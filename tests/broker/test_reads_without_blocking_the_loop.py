@@ -161,6 +161,31 @@ def test_a_request_that_waits_for_the_disk_stops_no_other_client(home: BrokerHom
     run(check())
 
 
+@pytest.mark.parametrize("ask", [send_back, end_transaction, resume_check], ids=lambda ask: ask.__name__)
+def test_a_broker_that_stops_taking_messages_during_a_look_up_stores_nothing(
+    home: BrokerHome, run: Run, ask: Ask
+) -> None:
+    async def check() -> None:
+        stored, disk = await store_some(home), SlowDisk()
+        async with home.running(files=disk, transaction_check_interval=3_600_000) as broker:
+            disk.evict()
+            client = await broker.client()
+            ok(await client.heartbeat("c", consumes={"CID_test": {"orders": "*"}}))
+            disk.stop()
+            waiting = asyncio.ensure_future(ask(client, stored))
+            await until(lambda: bool(disk.waiting))
+            end_of_log = broker.store.watermarks.appended
+            broker.broker.write_guard.close("lease", "the lease may have ended")
+            disk.start()
+            refused = await waiting
+            assert (refused.code, refused.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "the lease may have ended")
+            assert broker.store.watermarks.appended == end_of_log
+            broker.broker.write_guard.open("lease")
+            ok(await ask(client, stored))
+
+    run(check())
+
+
 @pytest.fixture
 def controlled(tmp_path: Path) -> dict[str, Any]:
     """Settings of a broker with access control."""

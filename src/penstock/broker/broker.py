@@ -186,7 +186,7 @@ class Broker:
             state.counters,
             make_half,
         )
-        transactions = Transactions(store, acks, self.held, state.counters)
+        transactions = Transactions(store, acks, self.held, state.counters, self.write_guard)
         transactions.on_end.append(self.transaction_check.on_end)
         followed = self._follows if self.replication.is_slave else None
         reads = SlaveReads(state.settings, followed, corrects=store.settings.offset_check_in_slave)
@@ -194,8 +194,8 @@ class Broker:
         self._offsets = Offsets(store, state.offsets, state.topics, state.groups)
         concerns: tuple[Concern, ...] = (
             self._sends,
-            RequestReply(store, state.clients, requests, checks, state.settings, clock),
-            SendBacks(state, acks),
+            RequestReply(store, state.clients, requests, checks, state.settings, clock, self.write_guard),
+            SendBacks(state, acks, self.write_guard),
             self._pulls,
             transactions,
             self._offsets,

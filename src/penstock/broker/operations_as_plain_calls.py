@@ -163,7 +163,10 @@ Admission = Callable[[Operation], Admit | None]
 
 
 class WriteGuard:
-    """A guard that refuses operations which store messages while anything has closed it."""
+    """A guard that refuses operations which store messages while anything has closed it.
+
+    It is asked before an operation begins. One that waits before it stores asks again with `check`.
+    """
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -180,14 +183,18 @@ class WriteGuard:
         self._reasons.pop(what, None)
         self.why_not = next(iter(self._reasons.values()), "")
 
+    def check(self) -> None:
+        """Raises Denied while messages are refused."""
+        if self.why_not:
+            raise Denied(ResponseCode.SERVICE_NOT_AVAILABLE, self.why_not)
+
     def __call__(self, operation: Operation) -> Call:
         if not operation.writes:
             return operation.call
-        call = operation.call
+        call, check = operation.call, self.check
 
         def guarded(*arguments: Any) -> Any:
-            if self.why_not:
-                raise Denied(ResponseCode.SERVICE_NOT_AVAILABLE, self.why_not)
+            check()
             return call(*arguments)
 
         return guarded

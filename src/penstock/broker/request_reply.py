@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.consumers import ClientTable
-from penstock.broker.operations_as_plain_calls import Client, ClientRequests, Operation, host_text
+from penstock.broker.operations_as_plain_calls import Client, ClientRequests, Operation, WriteGuard, host_text
 from penstock.broker.send import SendChecks
 from penstock.broker.send_and_pull_results import PutOutcomes, SendOutcome
 from penstock.broker.settings import SettingsInForce
@@ -39,8 +39,10 @@ class RequestReply:
         checks: SendChecks,
         settings: SettingsInForce,
         clock: Callable[[], int],
+        guard: WriteGuard,
     ) -> None:
         self._store = store
+        self._guard = guard
         self._clients = clients
         self._requests = requests
         self._checks = checks
@@ -59,7 +61,7 @@ class RequestReply:
         failure = await self._push(client, request, body, properties)
         code = ResponseCode.SYSTEM_ERROR if failure else ResponseCode.SUCCESS
         outcome = SendOutcome(code, failure or None, "0", max(0, request.queue_id), 0)
-        if self._settings.now.store_reply_message_enable:
+        if self._settings.now.store_reply_message_enable and not self._guard.why_not:
             self._store_copy(client, request, body, properties, outcome)
         return outcome
 

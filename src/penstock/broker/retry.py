@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable
 from functools import partial
 
-from penstock.broker.operations_as_plain_calls import Client, Operation, host_text
+from penstock.broker.operations_as_plain_calls import Client, Operation, WriteGuard, host_text
 from penstock.broker.reads_without_blocking_the_loop import after_read
 from penstock.broker.send import make_dead_letter_topic
 from penstock.broker.send_acks import PendingAck, PendingAcks
@@ -35,8 +35,9 @@ longer."""
 class SendBacks:
     """Stores messages that consumers send back. Use it from the loop's thread only."""
 
-    def __init__(self, state: BrokerState, acks: PendingAcks) -> None:
+    def __init__(self, state: BrokerState, acks: PendingAcks, guard: WriteGuard) -> None:
         self._store = state.store
+        self._guard = guard
         self._topics = state.topics
         self._groups = state.groups
         self._settings = state.settings
@@ -63,6 +64,7 @@ class SendBacks:
     ) -> SendOutcome | PendingAck:
         if record is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message at offset {request.offset}")
+        self._guard.check()  # the look-up may have waited for the disk
         if answered:
             self._acks.check(client)
         message = self._message(record, request, group)

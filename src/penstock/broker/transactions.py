@@ -35,7 +35,7 @@ from penstock.broker.consumers import ClientTable, GroupMember
 from penstock.broker.long_polling import HeldPulls
 from penstock.broker.offsets import CHECK_GROUP as GROUP
 from penstock.broker.offsets import OffsetTable
-from penstock.broker.operations_as_plain_calls import Client, ClientRequests, Operation, administration
+from penstock.broker.operations_as_plain_calls import Client, ClientRequests, Operation, WriteGuard, administration
 from penstock.broker.reads_without_blocking_the_loop import after_read, completed
 from penstock.broker.send_acks import PendingAck, PendingAcks
 from penstock.broker.send_and_pull_results import STORED, PutOutcomes, SendOutcome
@@ -107,8 +107,11 @@ def copy_half(half: Record, times_asked: int) -> Message:
 class Transactions:
     """Ends transactions at the request of producers."""
 
-    def __init__(self, store: MessageStore, acks: PendingAcks, held: HeldPulls, counters: MessageCounters) -> None:
+    def __init__(
+        self, store: MessageStore, acks: PendingAcks, held: HeldPulls, counters: MessageCounters, guard: WriteGuard
+    ) -> None:
         self._store = store
+        self._guard = guard
         self._acks = acks
         self._held = held
         self._counters = counters
@@ -135,6 +138,7 @@ class Transactions:
         self, client: Client, request: EndTransaction, answered: bool, found: Record | None
     ) -> SendOutcome | PendingAck:
         half = _half(request, found)
+        self._guard.check()  # the look-up may have waited for the disk
         if answered:
             self._acks.check(client)
         if request.commit_or_rollback == TRANSACTION_COMMIT:
@@ -171,6 +175,7 @@ class Transactions:
         if half is None or half.topic not in (CHECK_MAX_TIME_TOPIC, HALF_TOPIC) or not _has_target(half):
             why = f"no unended transaction has the message id {msg_id[:64]}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, why)
+        self._guard.check()
         if answered:
             self._acks.check(client)
         stored = self._store.append(copy_half(half, times_asked=0), again=True)
