@@ -235,6 +235,27 @@ def test_messages_that_retention_takes_before_the_first_batch_of_a_new_queue_is_
         query.read(start, end)
 
 
+def test_messages_of_a_new_queue_that_retention_takes_before_the_stream_sees_it_are_a_loss(
+    home: StoreHome, caplog: pytest.LogCaptureFixture
+) -> None:
+    aged = AgedStore(home)
+    home.put_numbered(aged.store, 1, topic="U")
+    aged.store.catch_up()
+    query, forgiving = (Query(home, subscribePattern="T|U", failOnDataLoss=fail, **EARLIEST) for fail in (True, False))
+    query.drain()
+    forgiving.drain()
+    aged.fill(6)
+    aged.age(hours=100, files=3)
+    aged.run_on_request()
+    with pytest.raises(UserError, match=r"topic T queue 0 .*: messages 0 to \d+ are gone .*failOnDataLoss=false"):
+        query.trigger()
+    forgiving.drain()
+    kept = range(aged.store.min_offset("T", 0), 6 * PER_FILE)
+    assert 0 < len(kept) < 6 * PER_FILE
+    assert forgiving.places == [("U", 0, 0), *(("T", 0, number) for number in kept)]
+    assert f"is new, and its first {kept[0]} messages are gone" in caplog.text
+
+
 def test_a_topic_that_begins_again_below_the_stream_is_a_loss(home: StoreHome) -> None:
     store = home.open(**SIZES)
     home.put_numbered(store, 9)

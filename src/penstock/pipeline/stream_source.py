@@ -269,7 +269,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             source, first, proof = self._open(), from_json(start), proof_of(start)
             last = self._ends() if self._goal is None else dict(self._goal)
-            new = {queue: source.bounds(queue)[0] for queue in last if queue not in first}
+            new = self._new_queues(last, first)
             first |= new
             ends_before = {queue for queue in last if source.bounds(queue)[1] < first[queue]}
             advanced = {queue for queue, stop in last.items() if stop > first[queue]}
@@ -285,6 +285,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planned = self._with_proof(first, last, proof)
             if new:  # a batch that is run again begins there, even if retention has moved the queue's minimum
                 self._planned[NEW_QUEUES] = _nested(new)
+                self._warn_of_missing_starts(new)
             return self._planned
 
     def _ends(self, *, refresh: bool = True) -> Offsets:
@@ -294,6 +295,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if refresh:
             source.refresh()
         return {queue: source.bounds(queue)[1] for queue in choose_queues(source, self._options, must_exist=False)}
+
+    def _new_queues(self, last: Offsets, known: Offsets) -> Offsets:
+        """Returns the minimum offset of each queue in `last` that is not in `known`.
+
+        Raises DataLost if messages before it were deleted, and so before the query saw the queue, unless failOnDataLoss
+        is false.
+        """
+        from penstock.pipeline.scan_plan import check_range
+        from penstock.pipeline.store_source import LOG
+
+        source = self._open()
+        new = {queue: source.bounds(queue)[0] for queue in last if queue not in known}
+        for queue, low in new.items():
+            if queue.topic != LOG:
+                check_range(source, queue, 0, low, self._options)
+        return new
+
+    def _warn_of_missing_starts(self, new: Offsets) -> None:
+        from penstock.pipeline.scan_plan import describe
+        from penstock.pipeline.store_source import LOG
+
+        for queue, low in new.items():
+            if low and queue.topic != LOG:
+                log.warning("rocketmq: %s is new, and its first %d messages are gone", describe(queue), low)
 
     def _with_proof(self, first: Offsets, last: Offsets, proof: Proof) -> dict[str, Any]:
         """Returns the end `last` of a micro-batch with its proof. Takes new witnesses only of the queues it reads."""
