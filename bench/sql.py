@@ -141,7 +141,7 @@ def _run(store: Path, cores: int, query: str) -> _Answer:
 
 
 def _of_query(store: str, cores: int, query: str) -> tuple[float, float, int]:
-    from penstock.pipeline.store_scan import ScanOptions
+    from penstock.pipeline.arrow_scan import ScanOptions
     from penstock.sql.duckdb_engine import SqlSession
 
     with SqlSession(ScanOptions(paths=(store,), threads=cores)) as session:

@@ -13,10 +13,10 @@ __all__ = ["__version__", "dataset", "scan", "scan_polars"]
 
 if typing.TYPE_CHECKING:
     from penstock.pipeline.arrow_dataset import dataset as dataset
+    from penstock.pipeline.arrow_scan import scan as scan
     from penstock.pipeline.polars_scan import scan_polars as scan_polars
-    from penstock.pipeline.store_scan import scan as scan
 else:
-    _LAZY = {"scan": "store_scan", "dataset": "arrow_dataset", "scan_polars": "polars_scan"}
+    _LAZY = {"scan": "arrow_scan", "dataset": "arrow_dataset", "scan_polars": "polars_scan"}
 
     def __getattr__(name: str) -> object:
         """Imports the module of a public function at the first use of its name."""

@@ -45,7 +45,7 @@ class DefaultSource(DataSource):
     @classmethod
     def name(cls) -> str:
         with contextlib.suppress(Exception):  # in the process that looks for sources
-            from penstock.pipeline.spark_worker_process import end_without_next_task
+            from penstock.pipeline.spark_worker_idle_and_end import end_without_next_task
 
             end_without_next_task()
         return "rocketmq"

@@ -207,7 +207,7 @@ def test_a_search_that_fails_is_reported_and_everything_since_is_delivered_again
             await send(await broker.client(), b"a")
             await delivered(broker, 1)
             left = killed(home)
-        monkeypatch.setattr("penstock.broker.delay.find_delivered", fail)
+        monkeypatch.setattr("penstock.broker.delayed_delivery.find_delivered", fail)
         async with left.running(store=AT_ONCE) as broker:
             assert await delivered(broker, 2) == [b"a", b"a"]
             assert "the log cannot be searched" in str(broker.broker.health().reasons)
@@ -228,7 +228,7 @@ def test_a_stop_ends_a_search(home: BrokerHome, run: Run, monkeypatch: pytest.Mo
             await send(await broker.client(), b"a")
             await delivered(broker, 1)
             left = killed(home)
-        monkeypatch.setattr("penstock.broker.delay.find_delivered", wait)
+        monkeypatch.setattr("penstock.broker.delayed_delivery.find_delivered", wait)
         async with left.running(store=AT_ONCE) as broker:
             await until(searching.is_set)
             broker.state.delayed.start()  # does not start a second search
@@ -248,7 +248,7 @@ def test_the_note_follows_a_log_that_grows_without_deliveries(
     home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a start would have hours of the log to search."""
-    monkeypatch.setattr("penstock.broker.delay._LOG_STEP", 1000)
+    monkeypatch.setattr("penstock.broker.delayed_delivery._LOG_STEP", 1000)
 
     async def check() -> None:
         async with home.running(store=AT_ONCE) as broker:

@@ -22,13 +22,13 @@ from penstock.broker.access_file import Accounts
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.broker import Broker
 from penstock.broker.consumers import ClientTable
-from penstock.broker.delay import DelayedMessages
+from penstock.broker.delayed_delivery import DelayedMessages
 from penstock.broker.query import MessageQueries
 from penstock.broker.queue_locks import QueueLocks
 from penstock.broker.registration import BrokerRegistration
 from penstock.broker.replication import config_sync
 from penstock.broker.replication.config_sync import ConfigCopy
-from penstock.broker.replication.log_frames import CatchUpSender
+from penstock.broker.replication.log_bytes_for_slaves import CatchUpSender
 from penstock.broker.replication.replication import ReplicationStatus
 from penstock.broker.replication.slave import LogReceiver
 from penstock.broker.replication.slave_connection import SlaveConnection
@@ -155,7 +155,7 @@ def test_delayed_messages_are_delivered_after_a_failure(
     home: BrokerHome, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted = Planted(monkeypatch, DelayedMessages, "_deliver")
-    monkeypatch.setattr("penstock.broker.delay._RETRY_MS", 10)
+    monkeypatch.setattr("penstock.broker.delayed_delivery._RETRY_MS", 10)
 
     async def check() -> None:
         async with home.running(store={"message_delay_level": "0s 1h"}) as broker:

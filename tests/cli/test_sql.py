@@ -140,7 +140,7 @@ def test_the_prompt_reads_queries_and_commands(filled: Filled) -> None:
 
 def test_the_prompt_completes_names(filled: Filled) -> None:
     from penstock.cli.sql_prompt import completer
-    from penstock.pipeline.store_scan import ScanOptions
+    from penstock.pipeline.arrow_scan import ScanOptions
     from penstock.sql.views import Views
 
     complete = completer(Views(ScanOptions(paths=(str(filled.path),))))

@@ -17,9 +17,9 @@ from support.stores import StoreHome
 import penstock
 from penstock.errors import BadSettings, BadStore
 from penstock.format.sys_flag import TRANSACTION_PREPARED
-from penstock.pipeline import store_scan as scans
+from penstock.pipeline import arrow_scan as scans
+from penstock.pipeline.arrow_scan import SCAN_SCHEMA, ScanNotes, ScanOptions, StoreScan, plan_scan
 from penstock.pipeline.store_read_tasks import LogTask, QueueTask
-from penstock.pipeline.store_scan import SCAN_SCHEMA, ScanNotes, ScanOptions, StoreScan, plan_scan
 from penstock.store import Message
 
 COUNT = 300

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from penstock.pipeline.spark_worker_process import end_without_next_task, until_unread
+from penstock.pipeline.spark_worker_idle_and_end import end_without_next_task, until_unread
 
 pytest.importorskip("pyspark", reason="these tests need the extra `spark`")
 
@@ -18,7 +18,7 @@ AS_DAEMON = """
     from importlib.machinery import ModuleSpec
 
     sys.modules["__main__"].__spec__ = ModuleSpec("pyspark.daemon", None)
-    from penstock.pipeline.spark_worker_process import end_without_next_task, until_unread
+    from penstock.pipeline.spark_worker_idle_and_end import end_without_next_task, until_unread
 
     ours, sparks = socket.socketpair()
     outfile = ours.makefile("wb")

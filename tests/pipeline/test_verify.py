@@ -30,7 +30,7 @@ from penstock.pipeline.jobs.verify import (
 from penstock.pipeline.offset_ranges import piece_size_for
 from penstock.store import MessageStore, Settings
 from penstock.store.audit.plan import AuditRange
-from penstock.store.readonly.file_sizes import NumberedFile
+from penstock.store.readonly.infer_file_sizes import NumberedFile
 
 
 @pytest.fixture(scope="module")

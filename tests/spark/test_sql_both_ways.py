@@ -17,7 +17,7 @@ pytest.importorskip("duckdb", reason="these tests need the extra `sql`")
 
 from penstock.cli.main import main
 from penstock.errors import BadQuery
-from penstock.pipeline.store_scan import ScanOptions
+from penstock.pipeline.arrow_scan import ScanOptions
 from penstock.sql.duckdb_engine import SqlSession
 from penstock.sql.spark_engine import SparkSqlSession
 from penstock.store import Message, MessageStore, Settings

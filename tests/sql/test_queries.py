@@ -12,7 +12,7 @@ from support.stores import StoreHome, is_one_sentence
 pytest.importorskip("duckdb", reason="these tests need the extra `sql`")
 
 from penstock.errors import BadQuery, BadSettings, PenstockError
-from penstock.pipeline.store_scan import ScanOptions
+from penstock.pipeline.arrow_scan import ScanOptions
 from penstock.sql.duckdb_engine import SqlSession
 from penstock.sql.views import replace_key_views, told_apart
 from penstock.store import Message

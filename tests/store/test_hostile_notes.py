@@ -22,7 +22,7 @@ from support.stores import StoreHome, is_one_sentence
 from penstock.errors import PenstockError
 from penstock.format.checkpoint import Checkpoint
 from penstock.store import Message
-from penstock.store.deleted_topics import read_deleted_topics
+from penstock.store.deleted_topics_file import read_deleted_topics
 from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.files_shared_with_job import MarkFile
 from penstock.store.files.file_io import Files

@@ -11,7 +11,7 @@ from support.stores import StoreHome, is_one_sentence
 import penstock
 from penstock.errors import BadStore, StoreFailed
 from penstock.store import Message
-from penstock.store.deleted_topics import DeletedTopics
+from penstock.store.deleted_topics_file import DeletedTopics
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import path_below
 
@@ -61,7 +61,7 @@ def test_a_slave_refuses_to_delete_a_path(home: StoreHome, tmp_path: Path, name:
 def test_names_that_are_no_topics_are_ignored_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, path = Files(), tmp_path / "deleted_topics.json"
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.store.deleted_topics.is_readable_topic", lambda name: True)
+        patch.setattr("penstock.store.deleted_topics_file.is_readable_topic", lambda name: True)
         DeletedTopics(files, path).add_ends({"../../victim": 9, "T": 3})
     again = DeletedTopics(files, path)
     assert again.load(None) == {"T": 3}

@@ -13,7 +13,7 @@ from penstock.errors import StoreFailed
 from penstock.store import MessageStore, Settings
 from penstock.store.files.file_io import FileMap, Files
 from penstock.store.files.lock import StoreLock, _locked_here
-from penstock.store.log_walk import Doubt, Walked
+from penstock.store.log_end_and_damage import Doubt, Walked
 from penstock.store.recovery import log as log_module
 
 SMALL = {

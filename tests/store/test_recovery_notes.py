@@ -11,7 +11,7 @@ from support.stores import StoreHome, is_one_sentence
 
 from penstock.errors import PenstockError
 from penstock.format.checkpoint import Checkpoint
-from penstock.store import Message, MessageStore, Settings, log_walk
+from penstock.store import Message, MessageStore, Settings, log_end_and_damage
 from penstock.store.config_files import ConfigFiles
 from penstock.store.dispatch_checkpoint import DispatchState, FileSizes, QueueNote, read_state
 from penstock.store.files.file_io import Files
@@ -252,7 +252,7 @@ def test_several_threads_find_what_one_finds(
     home.mark_crashed()
     with home.open(read_only=True, **SMALL) as view:
         alone = view.report
-    monkeypatch.setattr(log_walk, "_MIN_FOR_THREADS", 0)
+    monkeypatch.setattr(log_end_and_damage, "_MIN_FOR_THREADS", 0)
     with home.open(read_only=True, **SMALL) as view:
         assert view.report == alone
         assert [found.physical_offset for found in alone.damage] == [4096, 8192]

@@ -24,7 +24,7 @@ from penstock.protocol.bodies.routes import BrokerData, QueueData, TopicRouteDat
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
+from penstock.remoting.handler_types_and_errors import Handler
 from penstock.testing import LocalBroker
 from support.loopback import serving
 from support.stores import eventually

@@ -23,7 +23,7 @@ from penstock.protocol.codes import ResponseCode
 from penstock.protocol.command import Command
 from penstock.protocol.frame import FrameReader, encode
 from penstock.remoting.connection import Address, Connection
-from penstock.remoting.handlers import Handlers
+from penstock.remoting.handler_types_and_errors import Handlers
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 

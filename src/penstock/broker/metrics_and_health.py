@@ -58,7 +58,7 @@ from penstock.observation.process_metrics import SILENT_LOOP, ask_loop, process_
 from penstock.protocol.bodies.admin import HaElections, HaRuntimeInfo
 from penstock.protocol.bodies.stats import BrokerCounters
 from penstock.store.message_store import MessageStore
-from penstock.store.statistics import Snapshot
+from penstock.store.put_and_get_statistics import Snapshot
 
 _KEPT_S: Final = 2.0
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 from penstock.format.constants import SCHEDULE_TOPIC
 from penstock.protocol.bodies.stats import BrokerCounters
 from penstock.store.message_store import MessageStore
-from penstock.store.statistics import LATENCY_BOUNDS_MS
+from penstock.store.put_and_get_statistics import LATENCY_BOUNDS_MS
 
 MAX_COUNTED: Final = 200_000
 _OTHER: Final = "others"

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.broker.consumers import ClientTable, GroupTable
-from penstock.broker.delay import DelayedMessages
+from penstock.broker.delayed_delivery import DelayedMessages
 from penstock.broker.offsets import OffsetTable, OwnOffsets
 from penstock.broker.queue_locks import QueueLocks
 from penstock.broker.settings import BrokerSettings, SettingsInForce

@@ -52,7 +52,7 @@ from penstock.remoting.sockets import bind, parse_address
 from penstock.store import MessageStore, Progress, Settings
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
-from penstock.store.readonly.file_sizes import fit_to_files
+from penstock.store.readonly.infer_file_sizes import fit_to_files
 from penstock.store.settings import BrokerRole
 
 log = logging.getLogger("penstock.serve")

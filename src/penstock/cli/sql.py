@@ -24,7 +24,7 @@ from penstock.errors import BadSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.pipeline.store_scan import ScanNotes, ScanOptions
+    from penstock.pipeline.arrow_scan import ScanNotes, ScanOptions
 
 _FORMATS: Final = ("table", "csv", "jsonl", "parquet")
 _MAX_TABLE_ROWS: Final = 1000
@@ -117,7 +117,7 @@ def _format(form: str, output: Path | None) -> str:
 def _scan_options(
     path: str, since: str, until: str, threads: int, config: Path | None, pairs: Sequence[str] | None
 ) -> ScanOptions:
-    from penstock.pipeline.store_scan import ScanOptions
+    from penstock.pipeline.arrow_scan import ScanOptions
 
     return ScanOptions(
         paths=(path,),

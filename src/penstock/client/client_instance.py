@@ -31,7 +31,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.fields import Request
 from penstock.protocol.headers.groups import UnregisterClient
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
+from penstock.remoting.handler_types_and_errors import Handler
 from penstock.remoting.pending_requests import SILENT_S, Flight
 from penstock.remoting.sockets import parse_address
 

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from penstock.errors import Unreachable
 from penstock.remoting.connection import Connection, connect
-from penstock.remoting.handlers import Handlers
+from penstock.remoting.handler_types_and_errors import Handlers
 from penstock.remoting.sockets import parse_address
 
 T = TypeVar("T")

@@ -62,7 +62,7 @@ from penstock.protocol.headers.groups import ConsumeDirectly
 from penstock.protocol.headers.offsets import GetConsumerStatus, ResetOffset
 from penstock.protocol.subscription import EVERYTHING, TAG, SubscriptionData
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
+from penstock.remoting.handler_types_and_errors import Handler
 
 log = logging.getLogger("penstock.client")
 

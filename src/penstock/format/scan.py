@@ -2,8 +2,8 @@
 
 Use it wherever records are found by their place in the log. `valid_rows` yields the records alone, `row_at` reads a
 single one, `next_valid` finds the next one. Three places walk with a kernel of their own, because they do something
-with each record in the same pass: the derivation (`kernels.RangeBuilder`), a start (`log_walk.py`: only the end, no
-rows), and Arrow pages (`kernels.fill_rows`, into Arrow's memory).
+with each record in the same pass: the derivation (`kernels.RangeBuilder`), a start (`log_end_and_damage.py`: only the
+end, no rows), and Arrow pages (`kernels.fill_rows`, into Arrow's memory).
 
 A range [start, stop) owns the records that start in it. A file may be split into ranges at arbitrary bytes. Scan all
 ranges but the first with `resync`, and all ranges but the last with `overrun`. The scans then yield each record and

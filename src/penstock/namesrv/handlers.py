@@ -53,7 +53,7 @@ from penstock.protocol.headers.namesrv import (
 from penstock.protocol.signing import ACCESS_KEY, SEAL, SECURITY_TOKEN, SIGNATURE
 from penstock.protocol.table_memory_limits import Budget, entry_bytes
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
+from penstock.remoting.handler_types_and_errors import Handler
 from penstock.store.config_files import ConfigFile
 from penstock.store.files.file_io import Files
 

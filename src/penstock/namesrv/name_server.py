@@ -25,7 +25,7 @@ from penstock.namesrv.handlers import KvTable, NameServerAdmin, RegistrationRequ
 from penstock.namesrv.route_table import FOREVER, RegisteredBroker, RouteTable
 from penstock.namesrv.settings import NamesrvSettings
 from penstock.remoting.connection import Address
-from penstock.remoting.handlers import Before, Handler
+from penstock.remoting.handler_types_and_errors import Before, Handler
 from penstock.remoting.limits import ConnectionLimits
 from penstock.remoting.server import Server
 from penstock.task_supervision import Supervisor

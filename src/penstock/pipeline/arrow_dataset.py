@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from penstock.pipeline.store_scan import ExpressionFilter, Moment, StorePath, StoreScan, plan_scan, scan_options
+from penstock.pipeline.arrow_scan import ExpressionFilter, Moment, StorePath, StoreScan, plan_scan, scan_options
 
 
 class StoreScanner(ds.Scanner):  # type: ignore[misc]

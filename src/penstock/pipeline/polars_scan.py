@@ -15,7 +15,7 @@ import pyarrow as pa
 from polars.io.plugins import register_io_source
 
 from penstock.format.kernels import Longs
-from penstock.pipeline.store_scan import Moment, StorePath, StoreScan, plan_scan, scan_options
+from penstock.pipeline.arrow_scan import Moment, StorePath, StoreScan, plan_scan, scan_options
 
 _ANY_COLUMN: Final = "queue_id"
 """A column that is cheap to make, for a filter that needs none: it counts the rows."""

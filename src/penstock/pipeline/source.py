@@ -41,7 +41,7 @@ from penstock.pipeline.errors import as_user_errors
 from penstock.pipeline.offset_ranges import ReadTask
 from penstock.pipeline.source_rows import BROKER, UNIQUE_KEY, RowShape
 from penstock.pipeline.spark_versions import arrow_schema, for_this_spark
-from penstock.pipeline.spark_worker_process import end_without_next_task, freeze_modules, until_unread
+from penstock.pipeline.spark_worker_idle_and_end import end_without_next_task, freeze_modules, until_unread
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,7 +25,7 @@ from penstock.store.files.file_io import Files
 from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout
 from penstock.store.put_arrow_batches import check_batch
-from penstock.store.readonly.file_sizes import fit_to_files
+from penstock.store.readonly.infer_file_sizes import fit_to_files
 from penstock.store.readonly.store_folder import local_path
 from penstock.store.settings import Settings
 from penstock.store.sink.commit import (

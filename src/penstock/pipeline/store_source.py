@@ -28,7 +28,7 @@ from penstock.pipeline.store_read_tasks import LogTask, QueueSpan, QueueTask, Re
 from penstock.store.arrow_batches import ArrowReader
 from penstock.store.config_files import ConfigFiles
 from penstock.store.consume_queue import ReadableQueue, unit_pages
-from penstock.store.deleted_topics import restarted_topics
+from penstock.store.deleted_topics_file import restarted_topics
 from penstock.store.files.layout import path_below
 from penstock.store.readonly.tail import StoreTail
 from penstock.store.readonly.view import FilesView, QueueView

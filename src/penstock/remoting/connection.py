@@ -28,7 +28,16 @@ from penstock.errors import BadFrame, NoAnswer, PenstockError, Unreachable
 from penstock.protocol.codes import SERVED
 from penstock.protocol.command import ONE_WAY, RESPONSE, Command
 from penstock.protocol.frame import FrameReader, encode_parts
-from penstock.remoting.handlers import Before, Handler, Handlers, Result, ServeFrames, failed, oversized, unsupported
+from penstock.remoting.handler_types_and_errors import (
+    Before,
+    Handler,
+    Handlers,
+    Result,
+    ServeFrames,
+    failed,
+    oversized,
+    unsupported,
+)
 from penstock.remoting.limits import FLUSH_AT, SMALL_BODY, ConnectionLimits
 from penstock.remoting.pending_requests import Flight, PendingRequests, ReplyTo
 from penstock.remoting.sockets import keep_alive

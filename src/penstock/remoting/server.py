@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from penstock.protocol.frame import TLS_HANDSHAKE
 from penstock.remoting.connection import Address, Connection, address_of
-from penstock.remoting.handlers import Before, Handlers, ServeFrames
+from penstock.remoting.handler_types_and_errors import Before, Handlers, ServeFrames
 from penstock.remoting.limits import ConnectionLimits, ServerConnections, raise_open_files
 from penstock.remoting.sockets import keep_alive, listen
 from penstock.remoting.tls import PLAIN, ServerTls, TlsMode

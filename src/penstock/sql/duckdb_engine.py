@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.errors import BadQuery, BadSettings
 from penstock.pipeline.arrow_dataset import StoreDataset
-from penstock.pipeline.store_scan import ScanNotes, ScanOptions, StoreScan, find_topic
+from penstock.pipeline.arrow_scan import ScanNotes, ScanOptions, StoreScan, find_topic
 from penstock.sql.views import BODY_JSON, GROUPS, QUEUES, Views, replace_key_views, told_apart
 
 _MEMORY: Final = "96MB"

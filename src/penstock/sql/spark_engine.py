@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from penstock.errors import BadQuery, BadSettings
+from penstock.pipeline.arrow_scan import BODY_TEXT, ScanOptions, find_topic
 from penstock.pipeline.errors import from_spark_errors
 from penstock.pipeline.offset_ranges import ReadTask
 from penstock.pipeline.scan_plan import plan_batch
 from penstock.pipeline.session import map_in_workers
 from penstock.pipeline.source_rows import ROW_SCHEMA, RowShape
-from penstock.pipeline.store_scan import BODY_TEXT, ScanOptions, find_topic
 from penstock.sql.views import BODY_JSON, GROUPS, QUEUES, Views, replace_key_views, told_apart
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import BadQuery, BadSettings
-from penstock.pipeline.store_scan import SCAN_SCHEMA, ScanOptions, find_topic, open_stores
+from penstock.pipeline.arrow_scan import SCAN_SCHEMA, ScanOptions, find_topic, open_stores
 
 LOG: Final = "log"
 QUEUES: Final = "queues"

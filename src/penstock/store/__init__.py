@@ -31,10 +31,10 @@ if TYPE_CHECKING:
         TagFilter,
     )
     from penstock.store.message_store import MessageStore
+    from penstock.store.put_and_get_statistics import Snapshot
     from penstock.store.query import Boundary, Hits
     from penstock.store.recovery import Progress, RecoveryReport
     from penstock.store.settings import BrokerRole, Dispatch, FlushDiskType, Settings
-    from penstock.store.statistics import Snapshot
 
 __all__ = [
     "ArrowPage",
@@ -91,7 +91,7 @@ _MODULES: Final = {
         "FlushDiskType",
         "Settings",
     ),
-    "penstock.store.statistics": ("Snapshot",),
+    "penstock.store.put_and_get_statistics": ("Snapshot",),
 }
 _HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from penstock.errors import StoreFailed
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.dispatch_checkpoint import DispatchNotes
-from penstock.store.statistics import Statistics
+from penstock.store.put_and_get_statistics import Statistics
 from penstock.store.store_parts import Engine
 from penstock.store.worker_thread import Worker
 

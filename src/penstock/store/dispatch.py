@@ -37,8 +37,8 @@ from penstock.store.consume_queues import DerivedFiles
 from penstock.store.damage_and_quarantine import DamagedRange
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.queue_units_and_keys import DerivedPiece, DerivePrefetch, Deriver, DeriveSource, key_columns
-from penstock.store.record_reader import UnitClaims
 from penstock.store.running_flags import RunningFlags, StoreFault
+from penstock.store.single_record_reader import UnitClaims
 from penstock.store.worker_thread import Died, Listeners, reporting_death
 
 log = logging.getLogger("penstock.store")

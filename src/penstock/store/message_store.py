@@ -60,10 +60,10 @@ from penstock.store.message import (
     TagFilter,
     needing_pyarrow,
 )
+from penstock.store.put_and_get_statistics import Snapshot, Statistics
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
-from penstock.store.record_reader import RecordProof, RecordReader
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
-from penstock.store.recovery.start_with_dispatch import InlineStart
+from penstock.store.recovery.start_with_own_dispatch import InlineStart
 from penstock.store.replication.replica_log import ReplicaLog
 from penstock.store.replication.role import Role
 from penstock.store.replication.tail_cut import carry_out_cut
@@ -71,12 +71,12 @@ from penstock.store.retention.cleaner import Retention, explain_retention
 from penstock.store.retention.derived import DerivedCleaner
 from penstock.store.retention.explain import Outlook
 from penstock.store.retention.policy import GroupOffsets
-from penstock.store.retention.topics import TopicCleaner
+from penstock.store.retention.topic_deletion import TopicCleaner
 from penstock.store.role_changes import RoleChanges, enter_first_epoch, limit_to_confirmed
 from penstock.store.running_flags import StoreFault
 from penstock.store.settings import Settings
+from penstock.store.single_record_reader import RecordProof, RecordReader
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
-from penstock.store.statistics import Snapshot, Statistics
 from penstock.store.store_parts import Engine, only_appends
 
 if TYPE_CHECKING:

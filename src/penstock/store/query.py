@@ -25,7 +25,7 @@ from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.files.file_io import FileMap
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.index import Index, IndexFile
-from penstock.store.record_reader import RecordProof
+from penstock.store.single_record_reader import RecordProof
 from penstock.store.store_parts import Engine
 
 _DECODED_AT_ONCE = 256

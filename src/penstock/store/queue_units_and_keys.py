@@ -30,7 +30,7 @@ from penstock.format.damage_placeholder import is_placeholder
 from penstock.format.kernel_row_types import Reason
 from penstock.format.scan import next_valid
 from penstock.store.readonly.view import FilesView
-from penstock.store.record_reader import max_queue_offset
+from penstock.store.single_record_reader import max_queue_offset
 
 MAX_RECORDS: Final = 16_384
 """The most records in a piece."""

@@ -20,7 +20,7 @@ from penstock.store.encode_message import PutRefused
 from penstock.store.replication.epochs import Entries
 from penstock.store.replication.replica_log import ReplicaLog
 from penstock.store.replication.role import Role
-from penstock.store.retention.topics import TopicCleaner
+from penstock.store.retention.topic_deletion import TopicCleaner
 from penstock.store.store_parts import Engine
 
 log = logging.getLogger("penstock.store")

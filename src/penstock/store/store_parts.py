@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
-from penstock.store.deleted_topics import DeletedTopics
+from penstock.store.deleted_topics_file import DeletedTopics
 from penstock.store.dispatch import Dispatcher
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout

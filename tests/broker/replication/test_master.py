@@ -12,7 +12,7 @@ from support.brokers import ok
 from support.clusters import FILE, ScriptedSlave, log_bytes, master
 from support.loopback import SOON_S, until
 
-from penstock.broker.replication.log_frames import CatchUpSender
+from penstock.broker.replication.log_bytes_for_slaves import CatchUpSender
 from penstock.store import Message, MessageStore, Settings
 
 

@@ -17,7 +17,7 @@ from support.clusters import caught_up, log_bytes, master, same_log, slave
 from support.loopback import until
 
 from penstock.broker.broker import Broker
-from penstock.broker.delay import DelayedMessages
+from penstock.broker.delayed_delivery import DelayedMessages
 from penstock.broker.replication import config_sync
 from penstock.broker.replication.config_sync import Master
 from penstock.broker.replication.handshake import Hello, Welcome

@@ -366,7 +366,7 @@ def runs_jobs(bench: Bench) -> None:
 
 
 def answers_sql(bench: Bench) -> None:
-    from penstock.pipeline.store_scan import ScanOptions
+    from penstock.pipeline.arrow_scan import ScanOptions
     from penstock.sql.spark_engine import SparkSqlSession
 
     session = SparkSqlSession(bench.spark, ScanOptions(paths=(str(bench.store("sql")),)))

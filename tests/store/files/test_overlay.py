@@ -151,7 +151,7 @@ def test_a_view_keeps_no_pages_of_the_log_that_it_has_walked(home: StoreHome, mo
         for number in range(900):
             store.put(Message("T", b"%d" % number + bytes(8000)))
     (log,) = home.log_files()
-    monkeypatch.setattr("penstock.store.log_walk._PIECE", 1 << 20)
+    monkeypatch.setattr("penstock.store.log_end_and_damage._PIECE", 1 << 20)
     monkeypatch.setattr("penstock.store.recovery.log._STRIDE", 1 << 20)
     with home.open(read_only=True, mapped_file_size_commit_log=16 << 20) as view:
         assert resident_kb(log) < 4096

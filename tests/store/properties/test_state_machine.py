@@ -37,7 +37,7 @@ from support.store_model import PREPARED, ROLLBACK, StoreModel
 
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, Page, PutResult, PutStatus, Record, Settings
 from penstock.store.audit import audit
-from penstock.store.deleted_topics import DeletedTopics
+from penstock.store.deleted_topics_file import DeletedTopics
 from penstock.store.get import PageGetter
 from penstock.store.rebuild import rebuild
 from penstock.store.repair import repair

@@ -26,7 +26,7 @@ from penstock.protocol.bodies.stats import COUNTERS_KEY, PUT_LATENCIES_KEY, Brok
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.admin import GetBrokerRuntimeInfo, ViewBrokerStats
 from penstock.protocol.versions import CURRENT, version_name
-from penstock.store.statistics import LATENCY_BOUNDS_MS, DiskFigures
+from penstock.store.put_and_get_statistics import LATENCY_BOUNDS_MS, DiskFigures
 
 _GIB: Final = 1 << 30
 _MINUTE_S: Final = 60

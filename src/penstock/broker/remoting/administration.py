@@ -6,11 +6,11 @@ from functools import partial
 from typing import Final
 
 from penstock.broker.operations_as_plain_calls import Core
-from penstock.broker.remoting.operation_handlers import OperationRoute, handlers_of
+from penstock.broker.remoting.adapt_operations import OperationRoute, handlers_of
 from penstock.format.config_tables import SubscriptionGroup
 from penstock.protocol.bodies.admin import decode_config
 from penstock.protocol.codes import RequestCode
-from penstock.remoting.handlers import Handler
+from penstock.remoting.handler_types_and_errors import Handler
 
 _ROUTES: Final = {
     # topics

@@ -38,7 +38,7 @@ from penstock.format.hosts import encode_host
 from penstock.protocol.codes import ResponseCode
 from penstock.protocol.frame import MAX_HEADER, FrameReader, encode
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import failed
+from penstock.remoting.handler_types_and_errors import failed
 from penstock.remoting.limits import FLUSH_AT
 from penstock.store.message import Page
 
@@ -120,7 +120,7 @@ class OrdinaryRequests:
         self._on_settings(state.settings.now)
 
     def __call__(self, connection: Connection, data: bytes, at: int) -> tuple[int, int, list[bytes]]:
-        """Serves frames of a connection: see `remoting.handlers.ServeFrames`."""
+        """Serves frames of a connection: see `remoting.handler_types_and_errors.ServeFrames`."""
         host = self._hosts.get(connection)
         if host is None:
             host = self._add(connection)

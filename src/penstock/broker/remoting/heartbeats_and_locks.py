@@ -6,13 +6,13 @@ from typing import Final
 
 from penstock.broker.consumers import Heartbeat
 from penstock.broker.operations_as_plain_calls import Call, Core
-from penstock.broker.remoting.operation_handlers import OperationRoute, handlers_of
+from penstock.broker.remoting.adapt_operations import OperationRoute, handlers_of
 from penstock.protocol.bodies.clients import CheckClientRequestBody, HeartbeatData
 from penstock.protocol.bodies.queues import LockBatchRequestBody
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler
+from penstock.remoting.handler_types_and_errors import Handler
 
 _ROUTES: Final = {
     RequestCode.UNREGISTER_CLIENT: OperationRoute("unregister"),

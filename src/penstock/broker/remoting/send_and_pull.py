@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.broker.operations_as_plain_calls import Call, Core, Deferred, Denied, Operation
 from penstock.broker.query import FoundMessages
-from penstock.broker.remoting.operation_handlers import OperationRoute, handlers_of
+from penstock.broker.remoting.adapt_operations import OperationRoute, handlers_of
 from penstock.broker.remoting.reply_frames import SendReplyFrames, pull_reply_head
 from penstock.broker.send_and_pull_results import PullOutcome, SendOutcome
 from penstock.broker.settings import BrokerSettings, SettingsInForce
@@ -25,7 +25,7 @@ from penstock.protocol.headers.pull import PullMessage, QueryMessage
 from penstock.protocol.headers.send import EndTransaction, ResumeCheck, SendMessage, SendMessageV2
 from penstock.protocol.versions import V3_4_9
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Result, failed
+from penstock.remoting.handler_types_and_errors import Handler, Result, failed
 
 _ROUTES: Final = {
     RequestCode.QUERY_CONSUMER_OFFSET: OperationRoute("query offset"),

@@ -13,7 +13,7 @@ from penstock.protocol.codes import RequestCode
 from penstock.protocol.command import Command
 from penstock.protocol.signing import account_of, is_signed_with, seal_of
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Before
+from penstock.remoting.handler_types_and_errors import Before
 
 
 class Signatures:

@@ -47,7 +47,7 @@ from penstock.broker.replication.handshake import (
     length_of,
 )
 from penstock.broker.replication.joining import CutNeeded, Joining
-from penstock.broker.replication.log_frames import EVERYTHING, FRAME, REPORT
+from penstock.broker.replication.log_bytes_for_slaves import EVERYTHING, FRAME, REPORT
 from penstock.errors import PenstockError, Unreachable
 from penstock.remoting.sockets import keep_alive, parse_address
 from penstock.store.encode_message import PutRefused

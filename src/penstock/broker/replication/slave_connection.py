@@ -46,7 +46,15 @@ from penstock.broker.replication.handshake import (
     ranges_of,
     sent_entries,
 )
-from penstock.broker.replication.log_frames import CHUNK, EVERYTHING, FRAME, REPORT, CatchUpSender, LogDeleted, frames
+from penstock.broker.replication.log_bytes_for_slaves import (
+    CHUNK,
+    EVERYTHING,
+    FRAME,
+    REPORT,
+    CatchUpSender,
+    LogDeleted,
+    frames,
+)
 from penstock.errors import BadFrame, PenstockError
 from penstock.remoting.connection import Address, address_of
 from penstock.remoting.sockets import keep_alive

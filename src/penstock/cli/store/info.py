@@ -22,7 +22,7 @@ from penstock.store.config_files import ConfigFile, ConfigFiles
 from penstock.store.damage_and_quarantine import quarantined_folders
 from penstock.store.external_dispatch.files_shared_with_job import is_external
 from penstock.store.index import IndexFile
-from penstock.store.readonly.file_sizes import fit_to_files
+from penstock.store.readonly.infer_file_sizes import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder
 from penstock.store.settings import to_broker_conf
 

@@ -38,7 +38,7 @@ from penstock.store.damage_and_quarantine import read_damage
 from penstock.store.files.file_io import Files
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import MAX_MISSING_IN_A_ROW, MappedFileQueue
-from penstock.store.readonly.file_sizes import fit_to_log
+from penstock.store.readonly.infer_file_sizes import fit_to_log
 from penstock.store.readonly.store_folder import StoreFolder
 
 LogItem: TypeAlias = tuple[Record, int] | Blank | Damage

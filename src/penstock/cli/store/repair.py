@@ -16,7 +16,7 @@ from penstock.errors import BadSettings, BadStore, StoreFailed
 from penstock.human_units import format_size
 from penstock.store import MessageStore, RecoveryReport, Settings
 from penstock.store import repair as repairing
-from penstock.store.readonly.file_sizes import fit_to_files
+from penstock.store.readonly.infer_file_sizes import fit_to_files
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 from penstock.store.rebuild import RebuildReport, ThreadRunner
 from penstock.store.rebuild import rebuild as build

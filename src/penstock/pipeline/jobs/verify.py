@@ -39,7 +39,7 @@ from penstock.store.audit.plan import AuditPlan, AuditRange, split_log
 from penstock.store.audit.ranges import RangeResult, audit_range
 from penstock.store.audit.several_stores import Stores, Verified
 from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
-from penstock.store.readonly.file_sizes import NumberedFile
+from penstock.store.readonly.infer_file_sizes import NumberedFile
 from penstock.store.readonly.store_folder import StoreFolder, quiet_log
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from penstock.store.audit import finding_kinds
 from penstock.store.audit.findings import Finding, FindingKind
 from penstock.store.files.file_io import FileMap
 from penstock.store.files.mapped_file_queue import file_name
-from penstock.store.readonly.file_sizes import DataFolder, NumberedFile, StoreFiles
+from penstock.store.readonly.infer_file_sizes import DataFolder, NumberedFile, StoreFiles
 from penstock.store.readonly.view import FilesView
 
 _LONG = struct.Struct(">q")

@@ -21,7 +21,7 @@ from penstock.store.audit.ranges import RangeResult
 from penstock.store.audit.records import Diagnosis
 from penstock.store.damage_and_quarantine import DamagedRange
 from penstock.store.files.file_io import Files
-from penstock.store.readonly.file_sizes import NumberedFile
+from penstock.store.readonly.infer_file_sizes import NumberedFile
 from penstock.store.readonly.view import MapCache
 
 MISSING = "MISSING"

@@ -33,11 +33,11 @@ from penstock.store.audit.files import (
 )
 from penstock.store.audit.queue_coverage import QueueName
 from penstock.store.damage_and_quarantine import DamagedRange, read_damage
-from penstock.store.deleted_topics import read_deleted_topics
+from penstock.store.deleted_topics_file import read_deleted_topics
 from penstock.store.dispatch_checkpoint import read_state
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout, path_below
-from penstock.store.readonly.file_sizes import NumberedFile, StoreFiles, infer_sizes, list_store
+from penstock.store.readonly.infer_file_sizes import NumberedFile, StoreFiles, infer_sizes, list_store
 from penstock.store.readonly.view import FilesView, MapCache
 from penstock.store.settings import Settings
 

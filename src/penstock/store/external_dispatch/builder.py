@@ -28,7 +28,7 @@ from penstock.clock import now_ms
 from penstock.errors import BadStore
 from penstock.store.commit_log import CommitLog
 from penstock.store.damage_and_quarantine import Quarantine, read_damage
-from penstock.store.deleted_topics import read_deleted_topics
+from penstock.store.deleted_topics_file import read_deleted_topics
 from penstock.store.dispatch_checkpoint import DispatchNotes, read_state
 from penstock.store.external_dispatch.files_shared_with_job import (
     MarkFile,
@@ -45,12 +45,12 @@ from penstock.store.files.lock import StoreLock
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import file_name
 from penstock.store.queue_units_and_keys import DerivedPiece, ScannedPieces
-from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch
 from penstock.store.recovery.report import RecoveryReport
 from penstock.store.retention.derived import BuilderCleaner, Dropper
+from penstock.store.single_record_reader import RecordReader
 from penstock.store.store_parts import Engine
 
 log = logging.getLogger("penstock.store")

@@ -28,7 +28,7 @@ from penstock.human_units import format_size
 from penstock.store.commit_log import CommitLog
 from penstock.store.consume_queue import ConsumeQueue, view_units
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
-from penstock.store.deleted_topics import DeletedTopics
+from penstock.store.deleted_topics_file import DeletedTopics
 from penstock.store.dispatch import Dispatcher, DispatchLag
 from penstock.store.dispatch_checkpoint import read_state
 from penstock.store.external_dispatch.files_shared_with_job import DispatchMark, MarkFile, built_position
@@ -38,11 +38,11 @@ from penstock.store.files.layout import Layout, path_below
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import file_name
 from penstock.store.index import Index, IndexFile
-from penstock.store.record_reader import RecordReader
 from penstock.store.replication.epochs import EpochFile
 from penstock.store.retention.derived import DerivedCleaner, Dropper
 from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.settings import Settings
+from penstock.store.single_record_reader import RecordReader
 from penstock.store.store_parts import Engine
 
 _UNITS_AT_ONCE = 65_536

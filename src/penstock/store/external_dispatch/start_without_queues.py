@@ -17,7 +17,7 @@ import msgspec
 from penstock.format.kernel_row_types import Reason
 from penstock.format.scan import next_valid
 from penstock.store.commit_log import CommitLog
-from penstock.store.deleted_topics import read_deleted_topics
+from penstock.store.deleted_topics_file import read_deleted_topics
 from penstock.store.dispatch_checkpoint import DispatchNotes, DispatchState, read_state
 from penstock.store.external_dispatch.files_shared_with_job import (
     DispatchAgreement,

@@ -19,7 +19,7 @@ from penstock.store.files.file_io import Files
 from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout
 from penstock.store.message_store import MessageStore
-from penstock.store.readonly.file_sizes import fit_to_files
+from penstock.store.readonly.infer_file_sizes import fit_to_files
 from penstock.store.recovery import Progress
 from penstock.store.settings import Settings
 

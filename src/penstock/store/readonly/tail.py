@@ -37,7 +37,7 @@ from penstock.store.files.layout import Layout, path_below
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import file_name
 from penstock.store.index import Index
-from penstock.store.readonly.file_sizes import fit_to_files
+from penstock.store.readonly.infer_file_sizes import fit_to_files
 from penstock.store.readonly.view import FilesView, MapCache
 from penstock.store.settings import Settings
 from penstock.store.sink.journal import pending_start

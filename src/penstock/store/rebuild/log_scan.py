@@ -1,8 +1,8 @@
 """Scans the log, or a range of it, with every CRC: finds where it ends, and which ranges hold no valid record.
 
-A start applies the same rules (`log_walk.py`) to fewer files. Invalid bytes are damage if a valid record or filler
-follows, in the same file or in a later one. Otherwise they are the log's tail; a start truncates it. `scan_log_range`
-doubts no record: a rebuild of a store that crashed ends with a start, which does.
+A start applies the same rules (`log_end_and_damage.py`) to fewer files. Invalid bytes are damage if a valid record or
+filler follows, in the same file or in a later one. Otherwise they are the log's tail; a start truncates it.
+`scan_log_range` doubts no record: a rebuild of a store that crashed ends with a start, which does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.format.kernels import Rows
 from penstock.format.scan import Blank, Damage, FedRecords, RecordConsumer, ScanBatch, hidden_record, scan
 from penstock.store.audit.records import DAY_MS, EARLIEST_MS
 from penstock.store.files.mapped_file import MappedFile
-from penstock.store.log_walk import NO_DOUBT, Doubt
+from penstock.store.log_end_and_damage import NO_DOUBT, Doubt
 from penstock.store.rebuild.report import Progress, no_progress
 
 _ROWS = 4096  # few enough that their bytes are still in the CPU cache when they are read again

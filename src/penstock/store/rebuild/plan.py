@@ -22,13 +22,13 @@ import msgspec
 from penstock.errors import BadSettings, BadStore, StoreInUse
 from penstock.format.index_layout import IndexGeometry
 from penstock.store.damage_and_quarantine import MayExceed, Quarantine
-from penstock.store.deleted_topics import read_deleted_topics
+from penstock.store.deleted_topics_file import read_deleted_topics
 from penstock.store.files.atomic_files import read_checksummed, write_checksummed
 from penstock.store.files.file_io import Files
 from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file_queue import MappedFileQueue
-from penstock.store.readonly.file_sizes import fit_to_damaged
+from penstock.store.readonly.infer_file_sizes import fit_to_damaged
 from penstock.store.readonly.store_folder import no_store
 from penstock.store.readonly.tail import StoreTail
 from penstock.store.rebuild.target_store import TargetStore, open_target

@@ -58,7 +58,7 @@ from penstock.store.rebuild.log_scan import (
     scan_log_range,
 )
 from penstock.store.rebuild.plan import RebuildPlan, RebuildRange, RebuildTask
-from penstock.store.record_reader import max_queue_offset
+from penstock.store.single_record_reader import max_queue_offset
 
 _MAX_RUNS: Final = 64
 _NEVER: Final = 2**63 - 1

@@ -17,7 +17,7 @@ from penstock.store.files.in_memory_copy_on_write_files import RehearsalFiles
 from penstock.store.files.layout import Layout, allow_many_files
 from penstock.store.files.lock import HeldLocks, StoreLock
 from penstock.store.message_store import MessageStore
-from penstock.store.readonly.file_sizes import fit_to_damaged
+from penstock.store.readonly.infer_file_sizes import fit_to_damaged
 from penstock.store.readonly.store_folder import no_store
 from penstock.store.rebuild.report import Progress
 from penstock.store.recovery.log import complete_interrupted_batch

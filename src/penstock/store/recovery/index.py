@@ -19,9 +19,9 @@ from penstock.store.damage_and_quarantine import Quarantine
 from penstock.store.dispatch_checkpoint import DispatchState, FileSizes
 from penstock.store.files.file_io import Files
 from penstock.store.index import Index, IndexFile
-from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import RecoveryReport
+from penstock.store.single_record_reader import RecordReader
 
 
 class IndexRecovery:

@@ -57,9 +57,17 @@ from penstock.store.files.mapped_file_queue import (
     file_name,
     is_missing_file,
 )
-from penstock.store.log_walk import NO_DOUBT, Doubt, Walked, doubt_after_crash, still_damaged, torn_records, walk_files
-from penstock.store.record_reader import RecordReader
+from penstock.store.log_end_and_damage import (
+    NO_DOUBT,
+    Doubt,
+    Walked,
+    doubt_after_crash,
+    still_damaged,
+    torn_records,
+    walk_files,
+)
 from penstock.store.recovery.report import WALK, OnProgress, ProgressMeter, RecoveryReport
+from penstock.store.single_record_reader import RecordReader
 from penstock.store.sink.journal import whole_batches
 from penstock.store.store_parts import Engine
 

@@ -10,11 +10,11 @@ from penstock.format.checkpoint import Checkpoint
 from penstock.store.damage_and_quarantine import MayExceed, Quarantine
 from penstock.store.dispatch_checkpoint import read_state
 from penstock.store.files.lock import StoreLock
-from penstock.store.record_reader import RecordReader
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.queues import QueueRecovery, Redispatch
 from penstock.store.recovery.report import OnProgress, RecoveryReport
+from penstock.store.single_record_reader import RecordReader
 from penstock.store.sink.journal import pending_start
 from penstock.store.store_parts import Engine
 

@@ -50,7 +50,7 @@ from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import FolderListing, MappedFileQueue, file_name, list_data_files
-from penstock.store.log_walk import NO_DOUBT, doubt_after_crash
+from penstock.store.log_end_and_damage import NO_DOUBT, doubt_after_crash
 from penstock.store.rebuild.compare_queues import QueueFolder
 from penstock.store.rebuild.log_scan import DamagedFileRange, HiddenRecords, LogScan, merged, scan_log
 from penstock.store.rebuild.report import Progress, within

@@ -24,7 +24,7 @@ import msgspec
 
 from penstock.store.damage_and_quarantine import DamagedRange, inside, merged, merged_by_file
 from penstock.store.files.atomic_files import Natural, read_checksummed, write_checksummed
-from penstock.store.log_walk import next_begin
+from penstock.store.log_end_and_damage import next_begin
 
 if TYPE_CHECKING:
     from penstock.store.message_store import MessageStore

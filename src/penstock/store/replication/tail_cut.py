@@ -34,16 +34,16 @@ from penstock.format.queue_unit import UNIT_SIZE
 from penstock.format.record_layout import is_filler
 from penstock.format.scan import row_at
 from penstock.store.damage_and_quarantine import Quarantine
-from penstock.store.deleted_topics import DeletedTopics
+from penstock.store.deleted_topics_file import DeletedTopics
 from penstock.store.dispatch_checkpoint import forget_state, read_state
 from penstock.store.files.atomic_files import Natural, read_checksummed, write_checksummed
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file_queue import FolderListing, MappedFileQueue, file_name
-from penstock.store.log_truncation import mapped_log_file, truncate_log
 from penstock.store.queue_units_and_keys import LogRange, scan
 from penstock.store.replication.epochs import EpochFile
 from penstock.store.replication.log_gaps import begin_mending, log_damage
+from penstock.store.truncate_closed_log import mapped_log_file, truncate_log
 
 if TYPE_CHECKING:
     from penstock.store.message_store import MessageStore

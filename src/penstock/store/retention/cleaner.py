@@ -27,7 +27,7 @@ from penstock.store.config_files import ConfigFiles
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file import MappedFile
-from penstock.store.record_reader import RecordReader
+from penstock.store.put_and_get_statistics import RetentionFigures
 from penstock.store.retention.derived import DerivedCleaner, Dropper
 from penstock.store.retention.explain import Explainer, Outlook, disk_figures
 from penstock.store.retention.policy import (
@@ -40,10 +40,10 @@ from penstock.store.retention.policy import (
     RetentionLimits,
     with_delivery,
 )
-from penstock.store.retention.topics import TopicCleaner
+from penstock.store.retention.topic_deletion import TopicCleaner
 from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.settings import Settings
-from penstock.store.statistics import RetentionFigures
+from penstock.store.single_record_reader import RecordReader
 from penstock.store.store_parts import Engine
 from penstock.store.worker_thread import Worker
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.store.record_reader import RecordReader
+from penstock.store.put_and_get_statistics import DiskFigures
 from penstock.store.retention.policy import (
     Cause,
     DiskUsage,
@@ -21,7 +21,7 @@ from penstock.store.retention.policy import (
     Unread,
     find_unread,
 )
-from penstock.store.statistics import DiskFigures
+from penstock.store.single_record_reader import RecordReader
 from penstock.store.store_parts import Engine
 
 

@@ -20,8 +20,8 @@ from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import MAX_MISSING_IN_A_ROW, FolderListing, MappedFileQueue
-from penstock.store.log_truncation import mapped_log_file, truncate_log
 from penstock.store.sink.journal import Intent, Journal, find_mark, read_journal, write_journal
+from penstock.store.truncate_closed_log import mapped_log_file, truncate_log
 
 
 def resolve_pending_batch(files: Files, layout: Layout, file_size: int) -> str:

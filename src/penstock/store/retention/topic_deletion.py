@@ -1,9 +1,9 @@
 """Deletes topics and queues on request.
 
 The records of a topic stay in the log until retention deletes the log's files. Deletion removes the queues. A list of
-deleted topics (`store/deleted_topics.py`) keeps dispatch from building them again; it is on disk before the first queue
-is removed. A deleted queue restarts at offset 0 with its next message, as in RocketMQ: a consumer with an old offset is
-then beyond the end.
+deleted topics (`store/deleted_topics_file.py`) keeps dispatch from building them again; it is on disk before the first
+queue is removed. A deleted queue restarts at offset 0 with its next message, as in RocketMQ: a consumer with an old
+offset is then beyond the end.
 
 Puts pause while the queues to delete are chosen, and dispatch pauses while they are removed. So each put belongs either
 to the old queue or to the new one.

@@ -19,7 +19,7 @@ from support.stores import StoreHome, eventually
 from penstock.store import Message, PutStatus
 from penstock.store.dispatch import DispatchLag
 from penstock.store.message import PutResult
-from penstock.store.statistics import Statistics
+from penstock.store.put_and_get_statistics import Statistics
 
 pytestmark = pytest.mark.usefixtures("kernels_name")
 

@@ -23,7 +23,7 @@ from penstock.protocol.command import Command
 from penstock.protocol.fields import Fields
 from penstock.protocol.headers import REQUESTS
 from penstock.remoting.connection import Connection
-from penstock.remoting.handlers import Handler, Result
+from penstock.remoting.handler_types_and_errors import Handler, Result
 
 ReadBody: TypeAlias = Callable[[bytes | memoryview], Any]
 

@@ -9,7 +9,7 @@ import pytest
 from support.core_clients import PlainClient
 
 from penstock.broker.operations_as_plain_calls import Answer, Client, Denied, Operation
-from penstock.broker.remoting.operation_handlers import adapt
+from penstock.broker.remoting.adapt_operations import adapt
 from penstock.errors import BadRequest
 from penstock.format.config_tables import TopicConfig
 from penstock.protocol.bodies.admin import TopicList
