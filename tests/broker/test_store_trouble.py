@@ -16,7 +16,7 @@ from penstock.broker.send_and_pull_results import code_of
 from penstock.broker.stats import StoreWatch
 from penstock.protocol.bodies.admin import KVTable
 from penstock.protocol.codes import RequestCode, ResponseCode
-from penstock.store.external_dispatch.builder import Builder
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 from penstock.store.message import PutResult, PutStatus
 from penstock.store.running_flags import StoreFault
 

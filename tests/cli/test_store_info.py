@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.format.checkpoint import Checkpoint
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.external_dispatch.builder import Builder
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 
 if TYPE_CHECKING:
     from cli.conftest import Filled, Run

@@ -22,7 +22,7 @@ from support.loopback import free_port
 from penstock.broker.settings import BrokerSettings
 from penstock.cli import exit_codes as exit_codes_module
 from penstock.store import Message, MessageStore, Settings
-from penstock.store.external_dispatch.builder import Builder
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 
 UNIT = ROOT / "deploy" / "penstock.service"
 JOB_UNIT = ROOT / "deploy" / "penstock-dispatch.service"

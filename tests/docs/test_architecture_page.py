@@ -1,4 +1,4 @@
-"""The architecture page names modules and functions as they are called."""
+"""The architecture page, and the docstrings, name modules and functions as they are called."""
 
 from __future__ import annotations
 
@@ -41,6 +41,18 @@ def test_every_name_on_the_page_exists(name: str) -> None:
 def test_the_page_names_every_package() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert [package for package in PACKAGES if f"`{package}`" not in text] == []
+
+
+def test_every_file_that_a_docstring_names_exists() -> None:
+    """Such as `readonly/view.py`: a module that gets another name takes the docstrings with it."""
+    modules = [path.as_posix() for path in (ROOT / "src").rglob("*.py")]
+    missing = [
+        f"{path.relative_to(ROOT)}: {named}"
+        for path in (ROOT / "src").rglob("*.py")
+        for named in re.findall(r"`([a-z_/]+\.py)`", path.read_text(encoding="utf-8"))
+        if not any(module.endswith(f"/{named}") for module in modules)
+    ]
+    assert missing == []
 
 
 def thread_rows() -> list[list[str]]:

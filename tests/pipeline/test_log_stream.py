@@ -22,9 +22,9 @@ from penstock.pipeline.jobs.dispatch_source import DerivedLogReader
 from penstock.pipeline.stream_source import LogSlice, PublishedLogReader
 from penstock.store import Dispatch
 from penstock.store.external_dispatch import files_shared_with_job
-from penstock.store.external_dispatch.builder import Builder, why_not_yet
 from penstock.store.external_dispatch.files_shared_with_job import DispatchAgreement, read_agreement
 from penstock.store.external_dispatch.packed_units_and_keys import unpack
+from penstock.store.external_dispatch.queue_and_index_builder import Builder, why_not_yet
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 

@@ -19,7 +19,7 @@ from penstock.pipeline.source import schema_of
 from penstock.pipeline.spark_versions import StartTracker, requires
 from penstock.pipeline.stream_source import StreamReader
 from penstock.store import Message, MessageStore
-from penstock.store.readonly import tail
+from penstock.store.readonly import follow_growing_queues as tail
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from penstock.pipeline.store_read_tasks import RecordTask
 from penstock.store import Message
 from penstock.store.config_files import ConfigFiles
 from penstock.store.files.file_io import Files
-from penstock.store.readonly import tail
+from penstock.store.readonly import follow_growing_queues as tail
 from penstock.store.readonly.store_folder import StoreFolder
 
 COUNT = 120

@@ -22,7 +22,7 @@ from penstock.pipeline.options import Options
 from penstock.pipeline.source import schema_of
 from penstock.pipeline.stream_source import StreamReader
 from penstock.store import Message
-from penstock.store.readonly import tail
+from penstock.store.readonly import follow_growing_queues as tail
 from penstock.testing import broker
 
 SIZES = {"mapped_file_size_commit_log": 8192, "mapped_file_size_consume_queue": 20 * 7}

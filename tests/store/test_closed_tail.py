@@ -10,8 +10,8 @@ import pytest
 from support.stores import StoreHome
 
 from penstock.store import MessageStore
+from penstock.store.readonly.follow_growing_queues import StoreTail
 from penstock.store.readonly.store_folder import StoreFolder
-from penstock.store.readonly.tail import StoreTail
 
 LOG_FILE = 4096
 SIZES = {"mapped_file_size_commit_log": LOG_FILE, "mapped_file_size_consume_queue": 20 * 50}

@@ -23,8 +23,8 @@ from penstock.errors import PenstockError
 from penstock.format.checkpoint import Checkpoint
 from penstock.store import Message
 from penstock.store.deleted_topics_file import read_deleted_topics
-from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.files_shared_with_job import MarkFile
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 from penstock.store.files.file_io import Files
 from penstock.store.sink.journal import Identity, WriterKind
 

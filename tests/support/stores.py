@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from penstock.format.record import Record
 from penstock.format.sys_flag import COMPRESSED
 from penstock.store import FlushDiskType, GetStatus, Message, MessageStore, PutResult, Settings
-from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.follower import ExternalDispatch
 from penstock.store.external_dispatch.packed_units_and_keys import pack, unpack
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 from penstock.store.files.file_io import Files
 from penstock.store.queue_units_and_keys import DerivedPiece, LogRange, cut_range, scan
 from penstock.store.retention.cleaner import DeletedFile

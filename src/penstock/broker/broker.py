@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 from penstock.broker.access import RELOAD_EVERY_S, Access, IsLocal, is_local, only_local
 from penstock.broker.admin import BrokerAdmin
 from penstock.broker.admin.accounts import AdminAccounts
-from penstock.broker.admin.act_log import ActLog
+from penstock.broker.admin.administrators_log import ActLog
 from penstock.broker.consumers import Clients
 from penstock.broker.filters import SqlCompiler, compile_sql
 from penstock.broker.long_polling import HeldPulls

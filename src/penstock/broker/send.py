@@ -39,7 +39,7 @@ from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.headers.send import SendMessage
 from penstock.store.message import Message, PutStatus
 from penstock.store.message_store import MessageStore
-from penstock.store.replication.role import Role
+from penstock.store.replication.master_or_slave_role import Role
 
 # -- properties ----------------------------------------------------------------------------------------------
 

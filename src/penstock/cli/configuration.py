@@ -16,7 +16,7 @@ from penstock.broker.settings import BrokerSettings
 from penstock.cli.output import write, write_json
 from penstock.config.java_properties import parse_properties
 from penstock.config.setting_parser import SettingTable
-from penstock.observation.act_log import is_secret
+from penstock.observation.administrators_log import is_secret
 from penstock.store import Settings
 from penstock.store import settings as store_settings
 

@@ -28,7 +28,7 @@ from penstock.format.config_tables import DataVersion, TopicConfigs
 from penstock.format.topics import is_legal_topic
 from penstock.namesrv.route_table import RegisteredBroker, RouteTable, default_route
 from penstock.namesrv.settings import CHANGEABLE, TABLE, NamesrvSettings
-from penstock.observation.act_log import describe, log_act
+from penstock.observation.administrators_log import describe, log_act
 from penstock.protocol import fields
 from penstock.protocol.bodies.admin import KVTable, TopicList, decode_config, encode_config
 from penstock.protocol.bodies.routes import RegisterBrokerBody, TopicRouteData

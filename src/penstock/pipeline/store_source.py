@@ -3,10 +3,10 @@
 `StoreSource` uses a store's folder name as its broker name, in the column `broker` and in offsets. If folder names are
 equal, it adds parent folders until the names differ. Paths may be globs.
 
-`SingleStore` reads a store in one of two ways. The tail (`penstock.store.readonly.tail`) ends at the last record that
-the queue files refer to; it serves a store that is in use, cleanly closed, or followed by a stream. The view serves any
-other store, and a search by key if the index files are not whole: a read-only MessageStore that shows the state after
-recovery. Not thread-safe.
+`SingleStore` reads a store in one of two ways. The tail (`store.readonly.follow_growing_queues`) ends at the last
+record that the queue files refer to; it serves a store that is in use, cleanly closed, or followed by a stream. The
+view serves any other store, and a search by key if the index files are not whole: a read-only MessageStore that shows
+the state after recovery. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.store.config_files import ConfigFiles
 from penstock.store.consume_queue import ReadableQueue, unit_pages
 from penstock.store.deleted_topics_file import restarted_topics
 from penstock.store.files.layout import path_below
-from penstock.store.readonly.tail import StoreTail
+from penstock.store.readonly.follow_growing_queues import StoreTail
 from penstock.store.readonly.view import FilesView, QueueView
 
 if TYPE_CHECKING:  # a worker imports this module and opens no store

@@ -24,10 +24,10 @@ from penstock.format.constants import BLANK_HEADER_SIZE
 from penstock.format.put_rows import PutRows
 from penstock.format.sys_flag import TRANSACTION_NONE, transaction_type
 from penstock.store.encode_message import Prepared, PutRefused, prepare
+from penstock.store.engine_parts import Engine
 from penstock.store.message import ArrowResult, BatchResult, Message, PutResult, PutStatus
 from penstock.store.put_and_get_statistics import Statistics
 from penstock.store.settings import Settings
-from penstock.store.store_parts import Engine
 from penstock.store.watermarks import Waiter
 
 

@@ -15,10 +15,10 @@ import logging
 from collections.abc import Callable
 
 from penstock.store.derived_flush import DerivedFlusher
+from penstock.store.engine_parts import Engine
 from penstock.store.files.preallocate import Prefaulter
 from penstock.store.flush import GroupCommit, LogSyncer, TimedCommit, TimedFlush
 from penstock.store.settings import FlushDiskType
-from penstock.store.store_parts import Engine
 from penstock.store.worker_thread import Worker
 
 log = logging.getLogger("penstock.store")

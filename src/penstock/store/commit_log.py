@@ -42,7 +42,7 @@ from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.files.preallocate import AT_ONCE_SECONDS, Allocator, FileNotReady
 from penstock.store.message import Message, PutResult, PutStatus
-from penstock.store.replication.role import Role
+from penstock.store.replication.master_or_slave_role import Role
 from penstock.store.settings import Settings
 from penstock.store.watermarks import Watermarks
 from penstock.store.worker_thread import noop

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from penstock.errors import StoreFailed
 from penstock.store.checkpoint import CheckpointFile
 from penstock.store.dispatch_checkpoint import DispatchNotes
+from penstock.store.engine_parts import Engine
 from penstock.store.put_and_get_statistics import Statistics
-from penstock.store.store_parts import Engine
 from penstock.store.worker_thread import Worker
 
 log = logging.getLogger("penstock.store")

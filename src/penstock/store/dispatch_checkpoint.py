@@ -18,11 +18,11 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.store.engine_parts import Engine
 from penstock.store.files.atomic_files import Natural, NaturalOrNone, read_checksummed, write_checksummed
 from penstock.store.files.file_io import Files
 from penstock.store.settings import Settings
 from penstock.store.single_record_reader import max_queue_offset
-from penstock.store.store_parts import Engine
 
 
 class QueueNote(msgspec.Struct, frozen=True, array_like=True):

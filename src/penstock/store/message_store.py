@@ -36,6 +36,7 @@ from penstock.store.damage_and_quarantine import MayExceed, never_exceed
 from penstock.store.derived_flush import CheckpointFlusher, DerivedFlusher
 from penstock.store.dispatch import Arrived
 from penstock.store.dispatch_checkpoint import DispatchNotes
+from penstock.store.engine_parts import Engine, only_appends
 from penstock.store.external_dispatch.follower import LogOnlyCleaner, append_only_engine
 from penstock.store.external_dispatch.start_without_queues import AppendOnlyStart
 from penstock.store.files.file_io import Files, NotResident
@@ -63,9 +64,9 @@ from penstock.store.message import (
 from penstock.store.put_and_get_statistics import Snapshot, Statistics
 from penstock.store.query import Boundary, Hits, KeyQuery, TimeSearch
 from penstock.store.recovery import Progress, RecoveryReport, StartParts
-from penstock.store.recovery.start_with_own_dispatch import InlineStart
+from penstock.store.recovery.start_without_external_job import InlineStart
+from penstock.store.replication.master_or_slave_role import Role
 from penstock.store.replication.replica_log import ReplicaLog
-from penstock.store.replication.role import Role
 from penstock.store.replication.tail_cut import carry_out_cut
 from penstock.store.retention.cleaner import Retention, explain_retention
 from penstock.store.retention.derived import DerivedCleaner
@@ -77,7 +78,6 @@ from penstock.store.running_flags import StoreFault
 from penstock.store.settings import Settings
 from penstock.store.single_record_reader import RecordProof, RecordReader
 from penstock.store.sink.recovery import drop_batches_beyond, resolve_pending_batch
-from penstock.store.store_parts import Engine, only_appends
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,11 +22,11 @@ from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.format.record import Record, decode_record
 from penstock.format.record_layout import HEAD
 from penstock.store.consume_queue import ConsumeQueue
+from penstock.store.engine_parts import Engine
 from penstock.store.files.file_io import FileMap
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.index import Index, IndexFile
 from penstock.store.single_record_reader import RecordProof
-from penstock.store.store_parts import Engine
 
 _DECODED_AT_ONCE = 256
 """Records that a search of many keys decodes before other threads may run."""

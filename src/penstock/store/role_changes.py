@@ -17,11 +17,11 @@ from penstock.errors import BadSettings, StoreFailed
 from penstock.store.append import PutPath
 from penstock.store.background_threads import StoreThreads
 from penstock.store.encode_message import PutRefused
+from penstock.store.engine_parts import Engine
 from penstock.store.replication.epochs import Entries
+from penstock.store.replication.master_or_slave_role import Role
 from penstock.store.replication.replica_log import ReplicaLog
-from penstock.store.replication.role import Role
 from penstock.store.retention.topic_deletion import TopicCleaner
-from penstock.store.store_parts import Engine
 
 log = logging.getLogger("penstock.store")
 

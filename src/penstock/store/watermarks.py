@@ -51,7 +51,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.message import PutStatus
-from penstock.store.replication.role import Role
+from penstock.store.replication.master_or_slave_role import Role
 from penstock.store.settings import FlushDiskType, Settings
 from penstock.store.worker_thread import Listeners, Worker, noop
 

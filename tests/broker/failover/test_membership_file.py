@@ -14,7 +14,7 @@ from penstock.broker.failover.membership_file import Membership
 from penstock.errors import BadStore
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.replication.epochs import EpochEntry
-from penstock.store.replication.role import Role
+from penstock.store.replication.master_or_slave_role import Role
 from penstock.store.settings import BrokerRole
 
 

@@ -19,7 +19,7 @@ from penstock.broker.settings import BrokerSettings, SettingsInForce
 from penstock.protocol.codes import ResponseCode
 from penstock.store import Message, MessageStore, Settings
 from penstock.store.message import PutStatus
-from penstock.store.replication.role import Role
+from penstock.store.replication.master_or_slave_role import Role
 from penstock.store.settings import BrokerRole
 
 SYNC: dict[str, Any] = {"broker_role": "SYNC_MASTER"}

@@ -29,8 +29,8 @@ from support.stores import build_all, derived_files
 from penstock.client.message import Message
 from penstock.client.sync import Admin, Producer, PullConsumer
 from penstock.store import MessageStore, Settings
-from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.files_shared_with_job import read_mark
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 from penstock.store.files.file_io import Files
 from penstock.testing import broker
 
@@ -39,7 +39,7 @@ JOB = """
 import sys, time
 sys.path.insert(0, sys.argv[2])
 from support.stores import build_all
-from penstock.store.external_dispatch.builder import Builder
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 builder = Builder.open(sys.argv[1])
 while True:
     build_all(builder, step=20_000)

@@ -20,9 +20,9 @@ from penstock.errors import StoreFailed
 from penstock.store import Dispatch, Message, MessageStore, Settings
 from penstock.store.audit import audit
 from penstock.store.damage_and_quarantine import read_damage
-from penstock.store.external_dispatch import builder as builder_module
 from penstock.store.external_dispatch import files_shared_with_job
-from penstock.store.external_dispatch.builder import Builder
+from penstock.store.external_dispatch import queue_and_index_builder as builder_module
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 from penstock.store.files.layout import Layout
 
 IMAGES = int(os.environ.get("PENSTOCK_IMAGES", "25"))

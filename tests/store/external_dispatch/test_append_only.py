@@ -14,8 +14,8 @@ from penstock.errors import BadSettings, StoreInUse
 from penstock.store import BrokerRole, Dispatch, GetStatus, Message, Settings
 from penstock.store.audit import audit
 from penstock.store.external_dispatch import follower
-from penstock.store.external_dispatch.builder import Builder
 from penstock.store.external_dispatch.files_shared_with_job import read_mark
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 

@@ -12,8 +12,8 @@ from support.stores import PER_FILE, AgedStore, StoreHome, build_all, eventually
 
 from penstock.errors import StoreInUse
 from penstock.store import Dispatch, GetStatus, Message, MessageStore
-from penstock.store.external_dispatch import builder as builder_module
-from penstock.store.external_dispatch.builder import Builder
+from penstock.store.external_dispatch import queue_and_index_builder as builder_module
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 from penstock.store.repair import repair
 
 

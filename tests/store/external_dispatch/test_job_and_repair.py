@@ -10,7 +10,7 @@ from support.stores import StoreHome, build_all, derived_files, put_mixed
 
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import Dispatch, Settings
-from penstock.store.external_dispatch.builder import Builder
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 from penstock.store.rebuild import rebuild
 from penstock.store.repair import repair
 

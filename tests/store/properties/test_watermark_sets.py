@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.store import BrokerRole, PutStatus, Settings
 from penstock.store.files.mapped_file_queue import MappedFileQueue
-from penstock.store.replication.role import Role
+from penstock.store.replication.master_or_slave_role import Role
 from penstock.store.watermarks import Waiter, Watermarks
 
 REPLICAS = (1, 2)

@@ -12,7 +12,7 @@ from support.stores import StoreHome
 
 from penstock.format.checkpoint import Checkpoint
 from penstock.store import BrokerRole, Message, MessageStore, Settings
-from penstock.store.replication.role import Role
+from penstock.store.replication.master_or_slave_role import Role
 from penstock.store.replication.tail_cut import CutPlan, prepare_cut
 
 OLD = [b"old %d" % number for number in range(4)]

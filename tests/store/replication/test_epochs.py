@@ -21,7 +21,7 @@ from penstock.store.replication.epochs import (
     encode_entries,
     without_tail,
 )
-from penstock.store.replication.role import Role
+from penstock.store.replication.master_or_slave_role import Role
 
 TWO = (EpochEntry(7, 7000), EpochEntry(8, 8000))
 FILE = b"2\n773307083\n7-7000\n8-8000\n"

@@ -14,8 +14,8 @@ from support.stores import StoreHome, eventually
 from penstock.errors import BadSettings, StoreFailed
 from penstock.store import BrokerRole, Dispatch, Message, MessageStore, PutStatus, Settings
 from penstock.store.encode_message import PutRefused
+from penstock.store.replication.master_or_slave_role import Role
 from penstock.store.replication.replica_log import ReplicaLog
-from penstock.store.replication.role import Role
 
 ASYNC_MASTER, SYNC_MASTER, SLAVE = BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER, BrokerRole.SLAVE
 FILE = 64 << 10

@@ -38,8 +38,8 @@ from penstock.rate_limited_log import RateLimitedLog
 from penstock.remoting.sockets import parse_address
 from penstock.store.message_store import MessageStore
 from penstock.store.replication.log_gaps import accept_all_gaps, lacks_messages
+from penstock.store.replication.master_or_slave_role import Role
 from penstock.store.replication.replica_identity import replica_identity
-from penstock.store.replication.role import Role
 from penstock.store.running_flags import StoreFault
 from penstock.store.settings import BrokerRole
 

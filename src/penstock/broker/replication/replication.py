@@ -29,7 +29,7 @@ from penstock.protocol.bodies.admin import HaClient, HaConnection, HaElections, 
 from penstock.remoting.connection import Address
 from penstock.remoting.tls import ServerTls
 from penstock.store.message_store import MessageStore
-from penstock.store.replication.role import Role
+from penstock.store.replication.master_or_slave_role import Role
 from penstock.store.settings import TABLE, BrokerRole, Settings
 
 SAMPLE_S: Final = 1.0

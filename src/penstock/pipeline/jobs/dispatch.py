@@ -33,8 +33,8 @@ from penstock.pipeline.errors import one_sentence
 from penstock.pipeline.jobs.dispatch_source import FORMAT, DerivedLog
 from penstock.pipeline.session import is_connect, use_this_python
 from penstock.pipeline.spark_versions import requires
-from penstock.store.external_dispatch.builder import Builder, why_not_yet
 from penstock.store.external_dispatch.packed_units_and_keys import unpack
+from penstock.store.external_dispatch.queue_and_index_builder import Builder, why_not_yet
 from penstock.store.files.file_io import Files
 from penstock.store.queue_units_and_keys import DerivedPiece
 

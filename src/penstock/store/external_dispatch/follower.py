@@ -31,6 +31,7 @@ from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics_file import DeletedTopics
 from penstock.store.dispatch import Dispatcher, DispatchLag
 from penstock.store.dispatch_checkpoint import read_state
+from penstock.store.engine_parts import Engine
 from penstock.store.external_dispatch.files_shared_with_job import DispatchMark, MarkFile, built_position
 from penstock.store.files.file_io import Files
 from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
@@ -43,7 +44,6 @@ from penstock.store.retention.derived import DerivedCleaner, Dropper
 from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.settings import Settings
 from penstock.store.single_record_reader import RecordReader
-from penstock.store.store_parts import Engine
 
 _UNITS_AT_ONCE = 65_536
 _DATA_NAME = re.compile(r"[0-9]{20}")

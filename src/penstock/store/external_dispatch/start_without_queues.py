@@ -19,6 +19,7 @@ from penstock.format.scan import next_valid
 from penstock.store.commit_log import CommitLog
 from penstock.store.deleted_topics_file import read_deleted_topics
 from penstock.store.dispatch_checkpoint import DispatchNotes, DispatchState, read_state
+from penstock.store.engine_parts import Engine
 from penstock.store.external_dispatch.files_shared_with_job import (
     DispatchAgreement,
     MarkFile,
@@ -36,7 +37,6 @@ from penstock.store.queue_units_and_keys import DerivedPiece, Deriver
 from penstock.store.recovery import Recovery, RecoveryReport, StartParts
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter
-from penstock.store.store_parts import Engine
 
 
 class AppendOnlyStart:

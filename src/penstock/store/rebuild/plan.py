@@ -28,9 +28,9 @@ from penstock.store.files.file_io import Files
 from penstock.store.files.in_memory_copy_on_write_files import OverlayFiles
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file_queue import MappedFileQueue
+from penstock.store.readonly.follow_growing_queues import StoreTail
 from penstock.store.readonly.infer_file_sizes import fit_to_damaged
 from penstock.store.readonly.store_folder import no_store
-from penstock.store.readonly.tail import StoreTail
 from penstock.store.rebuild.target_store import TargetStore, open_target
 from penstock.store.settings import Settings
 

@@ -46,6 +46,7 @@ from penstock.store.damage_and_quarantine import (
     write_damage,
 )
 from penstock.store.dispatch_checkpoint import DispatchState, read_state
+from penstock.store.engine_parts import Engine
 from penstock.store.files.atomic_files import Natural, read_checksummed, write_checksummed
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
@@ -69,7 +70,6 @@ from penstock.store.log_end_and_damage import (
 from penstock.store.recovery.report import WALK, OnProgress, ProgressMeter, RecoveryReport
 from penstock.store.single_record_reader import RecordReader
 from penstock.store.sink.journal import whole_batches
-from penstock.store.store_parts import Engine
 
 _MAX_UNPUBLISHED = 64 << 20
 """Bytes. No record is larger, so a larger range is damage or a missing file."""

@@ -42,12 +42,12 @@ from penstock.format.record_layout import belongs_to, size_and_magic
 from penstock.store.consume_queue import ConsumeQueue, GapInQueue
 from penstock.store.damage_and_quarantine import DamagedRange, Quarantine
 from penstock.store.dispatch_checkpoint import DispatchState, FileSizes, QueueNote
+from penstock.store.engine_parts import Engine
 from penstock.store.files.mapped_file import MappedFile
 from penstock.store.files.mapped_file_queue import FolderListing, file_name, list_data_files
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
 from penstock.store.recovery.report import DISPATCH, OnProgress, ProgressMeter, RecoveryReport
-from penstock.store.store_parts import Engine
 
 _MAX_RESTARTS = 8
 _WORTH_A_THREAD = 16 << 20

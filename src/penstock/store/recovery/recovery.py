@@ -9,6 +9,7 @@ import msgspec
 from penstock.format.checkpoint import Checkpoint
 from penstock.store.damage_and_quarantine import MayExceed, Quarantine
 from penstock.store.dispatch_checkpoint import read_state
+from penstock.store.engine_parts import Engine
 from penstock.store.files.lock import StoreLock
 from penstock.store.recovery.index import IndexRecovery
 from penstock.store.recovery.log import LogRecovery
@@ -16,7 +17,6 @@ from penstock.store.recovery.queues import QueueRecovery, Redispatch
 from penstock.store.recovery.report import OnProgress, RecoveryReport
 from penstock.store.single_record_reader import RecordReader
 from penstock.store.sink.journal import pending_start
-from penstock.store.store_parts import Engine
 
 
 class StartParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ import msgspec
 
 from penstock.errors import StoreFailed, disk_refused
 from penstock.store.config_files import ConfigFiles
+from penstock.store.engine_parts import Engine
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.files.mapped_file import MappedFile
@@ -44,7 +45,6 @@ from penstock.store.retention.topic_deletion import TopicCleaner
 from penstock.store.running_flags import RunningFlags, StoreFault
 from penstock.store.settings import Settings
 from penstock.store.single_record_reader import RecordReader
-from penstock.store.store_parts import Engine
 from penstock.store.worker_thread import Worker
 
 log = logging.getLogger("penstock.store")

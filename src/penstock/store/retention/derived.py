@@ -20,11 +20,11 @@ from penstock.format.queue_unit import MAX_EXT_ADDRESS
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.damage_and_quarantine import read_damage, write_damage
 from penstock.store.dispatch_checkpoint import read_state
+from penstock.store.engine_parts import Engine
 from penstock.store.files.layout import path_below
 from penstock.store.files.mapped_file_queue import MappedFileQueue
 from penstock.store.index import Index
 from penstock.store.running_flags import StoreFault
-from penstock.store.store_parts import Engine
 
 log = logging.getLogger("penstock.store")
 

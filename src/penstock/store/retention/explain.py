@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.store.engine_parts import Engine
 from penstock.store.put_and_get_statistics import DiskFigures
 from penstock.store.retention.policy import (
     Cause,
@@ -22,7 +23,6 @@ from penstock.store.retention.policy import (
     find_unread,
 )
 from penstock.store.single_record_reader import RecordReader
-from penstock.store.store_parts import Engine
 
 
 class FileOutlook(msgspec.Struct, frozen=True):

@@ -19,8 +19,8 @@ from penstock.errors import StoreFailed
 from penstock.format.constants import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.store.consume_queue import ConsumeQueue
 from penstock.store.encode_message import PutRefused
+from penstock.store.engine_parts import Engine
 from penstock.store.files.layout import path_below
-from penstock.store.store_parts import Engine
 
 ALWAYS_KEPT = frozenset({SCHEDULE_TOPIC, OP_HALF_TOPIC})
 """System topics that `delete_unused` keeps: they are in use, but no topic table lists them."""

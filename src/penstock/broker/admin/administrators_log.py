@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.broker.operations_as_plain_calls import Call, Client, Operation
 from penstock.errors import PenstockError
-from penstock.observation.act_log import describe, log_act
+from penstock.observation.administrators_log import describe, log_act
 
 log = logging.getLogger("penstock.broker")
 

@@ -10,7 +10,7 @@ the dispatch note. It truncates units and items after its start position, becaus
 builds them again. The store may serve units before that position meanwhile; the builder changes only wrong ones. So a
 builder may be killed at any moment.
 
-Workers scan ranges of the log in parallel (`derive.scan`). The builder uses a piece of theirs only if it begins exactly
+Workers scan ranges of the log in parallel (`queue_units_and_keys.scan`). The builder uses a piece of theirs only if it begins exactly
 at the builder's position. Otherwise it derives the records itself.
 """
 
@@ -30,6 +30,7 @@ from penstock.store.commit_log import CommitLog
 from penstock.store.damage_and_quarantine import Quarantine, read_damage
 from penstock.store.deleted_topics_file import read_deleted_topics
 from penstock.store.dispatch_checkpoint import DispatchNotes, read_state
+from penstock.store.engine_parts import Engine
 from penstock.store.external_dispatch.files_shared_with_job import (
     MarkFile,
     acquire_job_lock,
@@ -51,7 +52,6 @@ from penstock.store.recovery.queues import QueueRecovery, Redispatch
 from penstock.store.recovery.report import RecoveryReport
 from penstock.store.retention.derived import BuilderCleaner, Dropper
 from penstock.store.single_record_reader import RecordReader
-from penstock.store.store_parts import Engine
 
 log = logging.getLogger("penstock.store")
 _SYNC_EVERY_S: Final = 1.0

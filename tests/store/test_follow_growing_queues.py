@@ -13,10 +13,10 @@ from support.stores import PER_FILE, AgedStore, StoreHome
 from penstock.errors import BadStore
 from penstock.format.queue_unit import pack_unit
 from penstock.store import Message, MessageStore
-from penstock.store.readonly import tail
-from penstock.store.readonly import tail as tail_module
+from penstock.store.readonly import follow_growing_queues as tail
+from penstock.store.readonly import follow_growing_queues as tail_module
+from penstock.store.readonly.follow_growing_queues import StoreTail
 from penstock.store.readonly.store_folder import StoreFolder
-from penstock.store.readonly.tail import StoreTail
 
 UNITS = 5
 SIZES = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 20 * UNITS}

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from penstock.observation.act_log import describe, is_secret, log_act
+from penstock.observation.administrators_log import describe, is_secret, log_act
 from penstock.protocol.headers.admin import UpdateAccount
 from penstock.protocol.headers.groups import DeleteGroup
 

@@ -9,7 +9,7 @@ from support.stores import StoreHome, build_all, derived_files, pieces_of, put_m
 
 from penstock.errors import BadStore, StoreInUse
 from penstock.store import Dispatch
-from penstock.store.external_dispatch.builder import Builder
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 from penstock.store.queue_units_and_keys import ScannedPieces
 
 SMALL = {"mapped_file_size_commit_log": 16_384, "max_hash_slot_num": 50, "max_index_num": 300}
