@@ -3,8 +3,8 @@
     administration: delete topic topic=orders by=127.0.0.1:50412 account=operations
     administration refused: reset offsets group=g topic=orders by=…: no consumer of group 'g' is connected
 
-The broker logs its operations with a guard, `broker.admin.administrators_log.ActLog`; the name server wraps its handlers.
-Values of secrets are never logged, and the length of a line is limited. Functions; any thread.
+The broker logs its operations with a guard, `broker.admin.administrators_log.ActLog`; the name server wraps its
+handlers. Values of secrets are never logged, and the length of a line is limited. Functions; any thread.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ offset, so under SYNC_FLUSH consumers see only messages on disk.
 Steps are idempotent: units and index items that exist are skipped. A crash loses nothing, because recovery dispatches
 again. A record gets no unit if its topic was deleted after the record was stored; the index contains it all the same.
 
-Records are derived by `queue_units_and_keys.py`. During recovery `DerivePrefetch` derives the next records on a second core while the
-current ones are written to queues and index.
+Records are derived by `queue_units_and_keys.py`. During recovery `DerivePrefetch` derives the next records on a second
+core while the current ones are written to queues and index.
 """
 
 from __future__ import annotations

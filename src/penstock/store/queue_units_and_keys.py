@@ -5,8 +5,8 @@ result is a plain value (`DerivedPiece`), so it may come from another thread or 
 
 - `Dispatcher` derives what was appended, and puts it into queues and index (inline dispatch, recovery)
 - `DerivePrefetch` derives ahead on a second thread, for a long recovery
-- `scan` derives ranges of the log in workers, for external dispatch; `external_dispatch.packed_units_and_keys` makes them small
-  for the way to the driver, and `ScannedPieces` feeds them to a dispatcher
+- `scan` derives ranges of the log in workers, for external dispatch; `external_dispatch.packed_units_and_keys` makes
+  them small for the way to the driver, and `ScannedPieces` feeds them to a dispatcher
 - `store/rebuild` derives ranges with every check, CRC included (`rebuild/ranges.py`)
 - `store/audit` derives what a walk has checked, and compares it with queues and index (`audit/ranges.py`)
 

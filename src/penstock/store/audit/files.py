@@ -1,7 +1,7 @@
 """The files of a store as an audit sees them, as they are on disk: names and sizes, and the records and items in them.
 
-Files that a store would refuse to load do not stop an audit. `readonly/infer_file_sizes.py` infers the sizes; a file of another
-size is a finding. If the caller passes `OverlayFiles`, which map privately, an audit cannot change a file.
+Files that a store would refuse to load do not stop an audit. `readonly/infer_file_sizes.py` infers the sizes; a file of
+another size is a finding. If the caller passes `OverlayFiles`, which map privately, an audit cannot change a file.
 
 Only one thread may use a `MapCache` and the readers on top of it (`AuditLogReader`, `QueueUnits`, `ItemTable`).
 """

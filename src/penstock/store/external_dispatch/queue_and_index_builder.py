@@ -10,8 +10,8 @@ the dispatch note. It truncates units and items after its start position, becaus
 builds them again. The store may serve units before that position meanwhile; the builder changes only wrong ones. So a
 builder may be killed at any moment.
 
-Workers scan ranges of the log in parallel (`queue_units_and_keys.scan`). The builder uses a piece of theirs only if it begins exactly
-at the builder's position. Otherwise it derives the records itself.
+Workers scan ranges of the log in parallel (`queue_units_and_keys.scan`). The builder uses a piece of theirs only if it
+begins exactly at the builder's position. Otherwise it derives the records itself.
 """
 
 from __future__ import annotations
