@@ -139,6 +139,22 @@ def test_a_broker_asks_whether_it_has_to_register() -> None:
     run(main())
 
 
+def test_nobody_takes_the_address_of_the_broker_of_this_process_under_another_name() -> None:
+    async def main() -> None:
+        async with name_server() as (server, address), peer(address) as client:
+            local = RegisteredBroker(name="broker-a", address="127.0.0.1:10911")
+            server.register_local(local, topics("T"))
+            for name, number in (("other", "0"), ("broker-a", "1")):
+                fields = identity(name, brokerAddr=local.address, brokerId=number)
+                for code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER):
+                    reply = await client.ask(code, fields, RegisterBrokerBody(topics=topics("U")).to_bytes())
+                    assert reply.code == ResponseCode.NO_PERMISSION
+            assert await client.brokers_of("T") == ["broker-a"]
+            assert server.routes.brokers == [local]
+
+    run(main())
+
+
 def test_the_broker_of_this_process_registers_directly_and_nobody_takes_its_name() -> None:
     async def main() -> None:
         clock = Clock()

@@ -242,7 +242,8 @@ class RegistrationRequests:
         header = command.read(RegisterBroker)
         broker = _broker_of(header, header.ha_server_addr)
         if self._routes.is_local(broker):
-            raise Refusal(ResponseCode.NO_PERMISSION, f"the name {broker.name} belongs to the broker in this process")
+            why = f"the name {broker.name} or the address {broker.address} belongs to the broker in this process"
+            raise Refusal(ResponseCode.NO_PERMISSION, why)
         if header.body_crc32 and zlib.crc32(command.body) & _CRC_BITS != header.body_crc32 & _CRC_BITS:
             raise BadRequest(f"the registration of {broker.name} is damaged: its CRC differs")
         body = RegisterBrokerBody()

@@ -227,9 +227,13 @@ class RouteTable:
         return None if address is None else self._live[address].broker
 
     def is_local(self, broker: RegisteredBroker) -> bool:
-        """Whether the broker with this name and id is in this process. Slaves of the same name may run elsewhere."""
-        address = self._names.get(broker.name, {}).get(broker.broker_id)
-        return address is not None and self._live[address].seen_at == FOREVER
+        """Whether the broker with this name and id, or at this address, is in this process.
+
+        Slaves of the same name may run elsewhere.
+        """
+        named = self._names.get(broker.name, {}).get(broker.broker_id)
+        known = [self._live.get(address) for address in (named, broker.address) if address is not None]
+        return any(each is not None and each.seen_at == FOREVER for each in known)
 
     def version_of(self, address: str) -> DataVersion | None:
         """Returns the data version of the last registration from this address; None if there is none."""
