@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import tracemalloc
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -223,6 +224,32 @@ def test_one_connection_does_not_keep_the_loop_while_it_sends(run: Run) -> None:
         counting.cancel()
         assert sum(bytes_by_turn.values()) == 100 * 100_000
         assert max(bytes_by_turn.values()) < 2 << 20
+
+    run(main())
+
+
+@pytest.mark.parametrize("turn_s", [0.002, 60.0])
+def test_requests_that_take_long_share_the_loop_with_those_of_others(run: Run, turn_s: float) -> None:
+    """A hundred requests of a millisecond come with one read, and so does one of another connection."""
+
+    async def main() -> None:
+        served: list[int] = []
+
+        def slow(connection: Connection, command: Command) -> Command:
+            time.sleep(0.001)
+            served.append(command.opaque)
+            return command.reply(ResponseCode.SUCCESS)
+
+        limits = small_limits(turn_s=turn_s)
+        async with serving({BIG: slow}, limits=limits) as (_, address), AsyncExitStack() as stack:
+            greedy, other = [await stack.enter_async_context(await Raw.open(address)) for _ in range(2)]
+            await greedy.send_all(frames(requests(100, BIG)))
+            at_once = [0]
+            while sum(at_once) < 100:
+                assert (await other.ask(Command(ECHO, opaque=2))).code == ResponseCode.SUCCESS
+                at_once.append(len(served) - sum(at_once))
+            assert max(at_once) <= (20 if turn_s < 1 else 100)
+            assert [reply.opaque for reply in await greedy.replies(100)] == served == list(range(1, 101))
 
     run(main())
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import resource
 import socket
+import struct
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.loopback import ECHO, Raw, echo, frames, requests, serving, small_limits, until
 
+from penstock.errors import BadRequest
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.frame import MAX_REQUEST_HEADER, encode
 from penstock.rate_limited_log import RateLimitedLog
 from penstock.remoting import limits as limits_module
 from penstock.remoting.event_loop import loop_factory
@@ -190,6 +193,22 @@ def test_messages_may_be_as_large_as_the_frames_of_the_server(run: Run) -> None:
             assert refused.code == ResponseCode.SYSTEM_ERROR
 
     run(main())
+
+
+def test_a_request_with_a_longer_header_is_refused_by_both_sides(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        handlers = {ECHO: lambda _, command: command.reply(ResponseCode.SUCCESS, ext={"ids": "i" * 1_000_000})}
+        async with serving(handlers) as (_, address), await Raw.open(address) as raw:
+            fits = Command(ECHO, {"a": "x" * (MAX_REQUEST_HEADER - 1000)}, opaque=1)
+            assert len((await raw.ask(fits)).ext["ids"]) == 1_000_000
+            longer = Command(ECHO, {"a": "x" * MAX_REQUEST_HEADER})
+            with pytest.raises(BadRequest, match="too long for a header; expected 262144"):
+                encode(longer)
+            raw.send(struct.pack(">II", 1 << 20, MAX_REQUEST_HEADER + 1))
+            assert await raw.until_closed() == b""
+
+    run(main())
+    assert "a frame's header is too long; expected at most 262144 bytes, found 262145" in caplog.text
 
 
 def test_every_request_code_has_a_limit_of_its_body() -> None:

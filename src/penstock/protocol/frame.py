@@ -18,13 +18,16 @@ from typing import Final, NoReturn
 
 from penstock.errors import BadFrame, BadRequest
 from penstock.protocol import binary_header, json_header
-from penstock.protocol.command import Command
+from penstock.protocol.command import RESPONSE, Command
 from penstock.protocol.versions import LANGUAGES, Language
 
 MAX_FRAME: Final = 16_777_216
 """Limit of a frame in bytes; Java's default."""
 MAX_HEADER: Final = 1_048_576
-"""Limit of a header in bytes: more than enough for 32,767 bytes of properties with escapes."""
+"""Limit of a header in bytes: a reply's may have the ids of a batch."""
+MAX_REQUEST_HEADER: Final = 262_144
+"""Limit of a request's header in bytes, which a server reads before it knows who sends it: enough for 32,767 bytes of
+properties with escapes."""
 TLS_HANDSHAKE: Final = 0x16
 """The first byte of a TLS connection. No frame starts with it, because its length would exceed the limit."""
 
@@ -64,9 +67,9 @@ def encode_parts(command: Command) -> list[bytes | memoryview]:
     head = (binary_header if command.binary else json_header).encode_header(
         command.code, command.language, command.version, command.opaque, command.flag, command.remark, command.ext
     )
-    length = len(head)
-    if length > MAX_HEADER:
-        raise BadRequest("the arguments of a command are too long for a header", expected=MAX_HEADER, found=length)
+    length, longest = len(head), MAX_HEADER if command.flag & RESPONSE else MAX_REQUEST_HEADER
+    if length > longest:
+        raise BadRequest("the arguments of a command are too long for a header", expected=longest, found=length)
     body = command.body
     if type(body) is not bytes and not isinstance(body, (bytearray, memoryview)):
         raise BadRequest(f"the body of a command must be bytes, not {type(body).__name__}; use text.encode()")

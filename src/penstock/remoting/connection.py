@@ -8,7 +8,8 @@ arrived already, at most those of one read, wait until the replies have left. `S
 that stay blocked, slow or silent for too long.
 
 Fairness: the loop reads from a socket as long as there is something. So after each large read, and before a large
-frame is served, the server's side asks the pool whether it is still its turn, and waits in line if not.
+frame is served, the server's side asks the pool whether it is still its turn, and waits in line if not. It also waits
+in line once the handlers of its requests have taken `turn_s` seconds in one turn.
 
 Use a connection from the thread of its event loop only. `connect` opens a connection; the module `server` accepts them.
 """
@@ -22,12 +23,13 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.errors import BadFrame, NoAnswer, PenstockError, Unreachable
 from penstock.protocol.codes import SERVED
 from penstock.protocol.command import ONE_WAY, RESPONSE, Command
-from penstock.protocol.frame import FrameReader, encode_parts
+from penstock.protocol.frame import MAX_HEADER, MAX_REQUEST_HEADER, FrameReader, encode_parts
 from penstock.remoting.handler_types_and_errors import (
     Before,
     Handler,
@@ -80,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._before = before
         self._pool = pool
         self._serve_frames = serve_frames
-        self._reader = FrameReader(limits.frame_bytes)
+        self._reader = FrameReader(limits.frame_bytes, MAX_HEADER if pool is None else MAX_REQUEST_HEADER)
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)  # until connection_made
         self._pending = PendingRequests(self._loop, "the peer")
         self._out: list[bytes | memoryview] = []
@@ -92,6 +94,7 @@ class Connection(asyncio.Protocol):
         self._deferred: set[asyncio.Future[Command | None]] = set()
         self._blocked = False
         self._in_line = False
+        self._turn_ends_at = 0.0
         self._waiting_bytes = 0
         self._finishing = False
         self._writable: asyncio.Event | None = None
@@ -337,6 +340,7 @@ class Connection(asyncio.Protocol):
 
         Once a write has failed, the rest is dropped.
         """
+        self._begin_turn()
         self._batching = True
         try:
             self._answer(commands)
@@ -353,6 +357,7 @@ class Connection(asyncio.Protocol):
         Raises BadFrame; then the frames before the bad one have been served.
         """
         at = 0
+        self._begin_turn()
         self._batching = True
         try:
             while not (self._blocked or self.closed or self._transport.is_closing()):
@@ -375,10 +380,19 @@ class Connection(asyncio.Protocol):
                 self._flush()
         return data[at:] if at else data
 
+    def _begin_turn(self) -> None:
+        self._turn_ends_at = monotonic() + self._limits.turn_s  # the loop's own time stands still within a turn
+
     def _answer(self, commands: Sequence[Command]) -> None:
         """Serves commands for `_serve`; the replies leave with the next flush."""
         handlers, before = self._handlers, self._before
         for number, command in enumerate(commands, 1):
+            if self._pool is not None and monotonic() >= self._turn_ends_at:
+                self._waiting.extend(commands[number - 1 :])
+                self._in_line = True
+                self._pool.wait_in_line(self)
+                self._block()
+                break
             flag = command.flag
             if flag & RESPONSE:
                 self._pending.answer(command)

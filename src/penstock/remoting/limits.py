@@ -17,6 +17,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from penstock.protocol.codes import RequestCode
@@ -96,6 +97,9 @@ class ConnectionLimits:
     turn_bytes: int = 4 << 20
     """Bytes of large frames that are handled in one turn of the loop, over all connections. Above it, the connections
     with large frames wait in line; small requests of others are served meanwhile."""
+    turn_s: float = 0.02
+    """Time for one connection's requests in one turn of the loop. Above it, the connection waits in line with the rest
+    of them; the request that is being handled goes on."""
     deferred_bytes: int = 16 << 20
     """Limit of the bytes of one peer's unanswered requests. At this number, no more of its requests are read."""
 
@@ -291,21 +295,32 @@ class ServerConnections:
         """Whether the connection may handle `size` bytes of a large frame in this turn of the loop. If not, it gets in
         line, and `Connection.go_on` is called when its turn has come.
         """
-        if not self._turn_is_due:
-            self._turn_is_due = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
+        self._plan_next_turn()
         if self._turn_bytes >= self._limits.turn_bytes:
             self._in_line.append((connection, size))
             return False
         self._turn_bytes += size
         return True
 
+    def wait_in_line(self, connection: Connection) -> None:
+        """Puts a connection in line that has used up its time in this turn of the loop. See `take_turn`."""
+        self._plan_next_turn()
+        self._in_line.append((connection, 0))
+
+    def _plan_next_turn(self) -> None:
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
     def _next_turn(self) -> None:
         self._turn_bytes = 0
+        ends_at = monotonic() + self._limits.turn_s
         while self._in_line and self._turn_bytes < self._limits.turn_bytes:
             connection, size = self._in_line.popleft()
             self._turn_bytes += size
             connection.go_on()
+            if monotonic() >= ends_at:
+                break
         self._turn_is_due = bool(self._in_line or self._turn_bytes)
         if self._turn_is_due:
             asyncio.get_running_loop().call_soon(self._next_turn)

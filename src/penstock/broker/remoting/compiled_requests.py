@@ -36,7 +36,7 @@ from penstock.errors import BadSettings, PenstockError
 from penstock.format import kernels
 from penstock.format.hosts import encode_host
 from penstock.protocol.codes import ResponseCode
-from penstock.protocol.frame import MAX_HEADER, FrameReader, encode
+from penstock.protocol.frame import MAX_REQUEST_HEADER, FrameReader, encode
 from penstock.remoting.connection import Connection
 from penstock.remoting.handler_types_and_errors import failed
 from penstock.remoting.limits import FLUSH_AT
@@ -111,7 +111,7 @@ class OrdinaryRequests:
             pulls.ordinary_queues,
             calls,
             frame_bytes,
-            MAX_HEADER,
+            MAX_REQUEST_HEADER,
             FLUSH_AT,
         )
         self._path.answer_pulls(PULL_PIECES)
