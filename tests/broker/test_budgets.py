@@ -100,13 +100,82 @@ def test_heartbeats_take_no_more_than_their_budget() -> None:
     assert 0 < table.budget.used < 1 << 12
 
 
+@pytest.mark.parametrize(
+    "subscription",
+    [
+        '{"topic":"T","subString":"a","expressionType":"' + "x" * 100_000 + '"}',
+        '{"topic":"T","subString":"a","tagsSet":["a"],"codeSet":[' + ",".join(map(str, range(1000, 21_000))) + "]}",
+        '{"topic":"T","subString":"' + "||".join(f"t{number}" for number in range(4000)) + '"}',
+    ],
+    ids=["a long type", "many codes", "many tags"],
+)
+def test_a_heartbeat_is_charged_for_all_that_is_kept_of_it(subscription: str) -> None:
+    table, encoded = ClientTable(), subscription.encode()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        data = ConsumerData(group_name="CID", subscription_data_set=[SubscriptionData.from_bytes(encoded)])
+        table.add_consumer(data, "me", PlainClient(), Language.JAVA, 0)
+        assert table.budget.used > tracemalloc.get_traced_memory()[0] - before > 0
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_subscription_that_stays_when_its_client_leaves_stays_charged() -> None:
+    table, light = ClientTable(), PlainClient()
+    table.kept.in_all = 1 << 20
+
+    def beat(number: int, client: PlainClient, expression: str, version: int) -> None:
+        topics = [SubscriptionData(topic="T", sub_string=expression, sub_version=version)]
+        data = ConsumerData(group_name=f"group-{number}", subscription_data_set=topics)
+        table.add_consumer(data, "me", client, Language.JAVA, 0)
+
+    def heavy_beats(count: int) -> None:
+        for number in range(count):
+            beat(number, light, "a", 1)
+            heavy = PlainClient(port=2)
+            try:
+                beat(number, heavy, "x" * 50_000, 2)
+            finally:
+                heavy.close()
+
+    with pytest.raises(Refusal, match="the subscriptions of all groups may take 1 MiB"):
+        heavy_beats(100)
+    kept = [each.subscriptions["T"].sub_string for each in table.consumer_groups()]
+    assert 1 <= kept.count("x" * 50_000) < 20
+    assert 1 << 19 < table.kept.used <= 1 << 20
+    beat(0, light, "b", 3)  # what is smaller fits in
+    light.close()
+    assert table.kept.used == table.budget.used == 0
+
+
+def test_a_producer_is_found_by_its_id_until_it_leaves() -> None:
+    table, one, two = ClientTable(), PlainClient(), PlainClient(port=2)
+    table.add_producer("a", "first", one, Language.JAVA, 0)
+    table.add_producer("b", "first", one, Language.JAVA, 0)
+    table.add_producer("a", "second", two, Language.JAVA, 0)
+    table.add_producer("a", "other", one, Language.JAVA, 0)  # the client has a new id in this group
+    assert {
+        name: found and found.client
+        for name in ("first", "second", "other", "third")
+        for found in [table.find_producer(name)]
+    } == {"first": one, "second": two, "other": one, "third": None}
+    table.remove_producer("b", one)
+    table.remove_producer("b", one)
+    two.close()
+    assert [table.find_producer(name) for name in ("first", "second")] == [None, None]
+    assert table.find_producer("other") is not None
+    one.close()
+    assert not table._producers_of_id
+
+
 def test_held_pulls_take_no_more_than_their_budget(home: BrokerHome, run: Run) -> None:
     async def check() -> None:
         async with home.running() as broker:
             client = await broker.client()
             ok(await client.send("orders"))
             broker.broker.held.budget.per_client = 1 << 20
-            pulls = [client.hold("orders", 1, subscription="a||" * 10_000) for _ in range(40)]
+            pulls = [client.hold("orders", 1, subscription="a" * 30_000) for _ in range(40)]
             done, held = await asyncio.wait(pulls, timeout=None, return_when=asyncio.FIRST_COMPLETED)
             assert {pull.result().code for pull in done} == {ResponseCode.SYSTEM_BUSY}
             assert held
@@ -424,6 +493,7 @@ def test_the_page_names_every_budget_with_its_limits(home: BrokerHome, run: Run)
             of_broker = [state.locks, state.clients, state.offsets, broker.broker.held, ReplayGuard()]
             budgets: list[tuple[object, Budget]] = [(owner, owner.budget) for owner in of_broker]  # type: ignore[attr-defined]
             budgets += [(owner, owner.budget) for owner in (server.routes, server.kv)]  # type: ignore[attr-defined]
+            budgets += [(state.clients, state.clients.kept)]
             budgets += [(owner, owner.created) for owner in (state.topics, state.groups, state.offsets)]  # type: ignore[attr-defined]
             made = sum(len(re.findall(r"= Budget\(", file.read_text())) for file in SOURCE.rglob("*.py"))
             assert made == len(budgets)

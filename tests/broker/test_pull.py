@@ -10,8 +10,11 @@ from support.brokers import WAIT_S, BrokerHome, RawClient, RunningBroker, bodies
 from support.stores import is_one_sentence
 
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
+from penstock.protocol.bodies.clients import ConsumerData
 from penstock.protocol.codes import RequestCode, ResponseCode
 from penstock.protocol.command import Command
+from penstock.protocol.subscription import MAX_TAGS, SubscriptionData
+from penstock.protocol.versions import Language
 
 if TYPE_CHECKING:
     from broker.conftest import Run
@@ -251,6 +254,23 @@ def test_without_bit_2_the_subscription_of_the_heartbeat_counts(home: BrokerHome
             await client.heartbeat("me", consumes={"CID_test": {"orders": "b"}}, version=9)
             reply = await client.pull("orders", sysFlag=0, subscription="a", subVersion=9)
             assert bodies(reply) == [b"b"]
+
+    run(check())
+
+
+def test_too_many_tags_are_refused_wherever_they_come_from(home: BrokerHome, run: Run) -> None:
+    async def check() -> None:
+        async with home.running() as broker:
+            client = await filled(broker)
+            ok(await client.pull("orders"))
+            long = "a||" * MAX_TAGS
+            assert await refused(client, "orders", subscription=long) is ResponseCode.SUBSCRIPTION_PARSE_FAILED
+            kept = SubscriptionData(topic="orders", sub_string=long, tags_set=["a"], sub_version=9)
+            data = ConsumerData(group_name="CID_test", subscription_data_set=[kept])
+            (served,) = broker.broker.server.connections
+            broker.state.clients.add_consumer(data, "me", served, Language.JAVA, 0)
+            for _ in range(2):
+                assert await refused(client, "orders", sysFlag=0) is ResponseCode.FILTER_DATA_NOT_EXIST
 
     run(check())
 

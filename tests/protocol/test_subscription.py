@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import BadRequest
-from penstock.protocol.subscription import SQL92, SubscriptionData, subscribe, tags_of
+from penstock.protocol.subscription import MAX_TAGS, SQL92, SubscriptionData, subscribe, tags_of
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,14 @@ def test_everything_has_no_tags(everything: str | None) -> None:
 def test_an_expression_without_a_tag_is_refused() -> None:
     with pytest.raises(BadRequest, match=r"the subscription ' \|\| ' of topic 'T' names no tag"):
         subscribe("T", " || ", 5)
+
+
+def test_an_expression_has_so_many_tags_and_no_more() -> None:
+    most = "||".join(f"t{number}" for number in range(MAX_TAGS))
+    assert len(subscribe("T", most, 5).code_set) == MAX_TAGS
+    for expression in (most + "||more", "||" * MAX_TAGS):
+        with pytest.raises(BadRequest, match=f"a subscription may have {MAX_TAGS} tags, and this one has"):
+            subscribe("T", expression, 5)
 
 
 def test_sql_is_left_alone() -> None:

@@ -157,6 +157,14 @@ _MAX_GROUPS: Final = 4096
 """Limit of the groups of one connection, producer and consumer groups together."""
 MAX_BYTES: Final = 256 << 20
 MAX_BYTES_OF_CLIENT: Final = 16 << 20
+_CODE_BYTES: Final = 48
+"""What a tag's hash code takes in a list."""
+
+
+def _subscription_bytes(subscription: SubscriptionData) -> int:
+    """Returns an estimate of the memory of a subscription."""
+    texts = entry_bytes(subscription.topic, subscription.sub_string, subscription.expression_type)
+    return texts + sum(map(entry_bytes, subscription.tags_set)) + _CODE_BYTES * len(subscription.code_set)
 
 
 class GroupMember(msgspec.Struct, eq=False):
@@ -185,7 +193,9 @@ class ConsumerGroup:
         self.message_model = MessageModel.CLUSTERING
         self.consume_from_where = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
         self.subscriptions: dict[str, SubscriptionData] = {}
-        """Subscriptions by topic."""
+        """Subscriptions by topic. One stays while the group has the topic, also when the client that sent it leaves."""
+        self.subscription_bytes = 0
+        """What `subscriptions` take."""
         self.clients: dict[Client, GroupMember] = {}
 
     @property
@@ -195,19 +205,22 @@ class ConsumerGroup:
     def find_client(self, client_id: str) -> GroupMember | None:
         return next((client for client in self.clients.values() if client.client_id == client_id), None)
 
-    def update(self, data: ConsumerData) -> bool:
-        """Applies a heartbeat's settings and subscriptions. Returns whether the set of topics changed."""
+    def merged(self, data: ConsumerData) -> dict[str, SubscriptionData]:
+        """Returns the subscriptions by topic as they are after a heartbeat: its topics, each with the newer version."""
+        merged = {sent.topic: sent for sent in data.subscription_data_set}
+        for topic, sent in merged.items():
+            known = self.subscriptions.get(topic)
+            if known is not None and known.sub_version >= sent.sub_version:
+                merged[topic] = known
+        return merged
+
+    def update(self, data: ConsumerData, subscriptions: dict[str, SubscriptionData]) -> bool:
+        """Applies a heartbeat's settings and the merged subscriptions. Returns whether the set of topics changed."""
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
-        wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
-        changed = wanted.keys() != self.subscriptions.keys()
-        for topic, subscription in wanted.items():
-            known = self.subscriptions.get(topic)
-            if known is None or subscription.sub_version > known.sub_version:
-                self.subscriptions[topic] = subscription
-        for topic in self.subscriptions.keys() - wanted.keys():
-            del self.subscriptions[topic]
+        changed = subscriptions.keys() != self.subscriptions.keys()
+        self.subscriptions = subscriptions
         return changed
 
 
@@ -217,11 +230,16 @@ class ClientTable:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._producers: dict[str, dict[Client, GroupMember]] = {}
+        self._producers_of_id: dict[str, dict[tuple[str, Client], GroupMember]] = {}
+        """The producers by client id, and then by group and client."""
         self._consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Client, dict[tuple[bool, str], int]] = {}
         """The groups of each client, as pairs: whether it consumes, and the group's name. For each, the bytes that are
         charged for it."""
         self.budget = Budget("groups and subscriptions", MAX_BYTES, MAX_BYTES_OF_CLIENT)
+        """What clients have sent in their heartbeats."""
+        self.kept = Budget("subscriptions", MAX_BYTES, client="group")
+        """What the groups keep of it: a group may keep a subscription longer than the client that sent it stays."""
         self.on_change: list[Callable[[ConsumerGroup], None]] = []
         """Called with a group when its consumers or topics have changed."""
         self.on_subscription: list[Callable[[], object]] = []
@@ -242,11 +260,7 @@ class ClientTable:
 
     def find_producer(self, client_id: str) -> GroupMember | None:
         """Returns the producer with this client id, from any group."""
-        for clients in self._producers.values():
-            for client in clients.values():
-                if client.client_id == client_id:
-                    return client
-        return None
+        return next(iter(self._producers_of_id.get(client_id, {}).values()), None)
 
     def consumer_groups(self) -> Iterable[ConsumerGroup]:
         return self._consumers.values()
@@ -258,24 +272,38 @@ class ClientTable:
 
     def add_producer(self, group: str, client_id: str, client: Client, language: Language, version: int) -> None:
         """Adds a producer, or renews its heartbeat."""
-        self._register(client, False, group, entry_bytes(group, client_id))
+        self._register(client, False, group, entry_bytes(group) + entry_bytes(client_id))
         clients = self._producers.setdefault(group, {})
-        if client not in clients:
+        before = clients.get(client)
+        if before is None:
             log.debug("producer %s of group %s connected from %s:%d", client_id, group, *client.peer)
-        clients[client] = GroupMember(client_id, client, language, version, self._clock(), client.account)
+        elif before.client_id != client_id:
+            self._forget_id(before.client_id, group, client)
+        member = GroupMember(client_id, client, language, version, self._clock(), client.account)
+        clients[client] = self._producers_of_id.setdefault(client_id, {})[group, client] = member
+
+    def _forget_id(self, client_id: str, group: str, client: Client) -> None:
+        of_id = self._producers_of_id[client_id]
+        del of_id[group, client]
+        if not of_id:
+            del self._producers_of_id[client_id]
 
     def add_consumer(
         self, data: ConsumerData, client_id: str, client: Client, language: Language, version: int
     ) -> None:
         """Adds a consumer, or renews its heartbeat, and updates its group's subscriptions."""
-        texts = [each for one in data.subscription_data_set for each in (one.topic, one.sub_string, *one.tags_set)]
-        size = entry_bytes(data.group_name, client_id) + sum(map(entry_bytes, texts))
-        self._register(client, True, data.group_name, size)
-        group = self._consumers.setdefault(data.group_name, ConsumerGroup(data.group_name))
+        group = self._consumers.get(data.group_name) or ConsumerGroup(data.group_name)
+        merged = group.merged(data)
+        kept_bytes = sum(map(_subscription_bytes, merged.values()))
+        self.kept.check(kept_bytes - group.subscription_bytes)
+        sent_bytes = sum(map(_subscription_bytes, data.subscription_data_set))
+        self._register(client, True, data.group_name, entry_bytes(data.group_name, client_id) + sent_bytes)
+        self._consumers[data.group_name] = group
+        self._count_kept(group, kept_bytes)
         before = group.clients.get(client)
         group.clients[client] = GroupMember(client_id, client, language, version, self._clock(), client.account)
-        known = dict(group.subscriptions), group.message_model
-        changed = group.update(data)
+        known = group.subscriptions, group.message_model
+        changed = group.update(data, merged)
         if known != (group.subscriptions, group.message_model):
             self._notify_subscription()
         if before is None:
@@ -285,7 +313,9 @@ class ClientTable:
 
     def remove_producer(self, group: str, client: Client) -> None:
         clients = self._producers.get(group, {})
-        clients.pop(client, None)
+        member = clients.pop(client, None)
+        if member is not None:
+            self._forget_id(member.client_id, group, client)
         if not clients:
             self._producers.pop(group, None)
         self._forget(client, False, group)
@@ -295,6 +325,7 @@ class ClientTable:
         if group is not None and group.clients.pop(client, None) is not None:
             if not group.clients:
                 del self._consumers[name]
+                self._count_kept(group, 0)
                 self._notify_subscription()
             self._changed(group)
         self._forget(client, True, name)
@@ -319,6 +350,10 @@ class ClientTable:
             raise BadRequest(f"one connection may belong to at most {_MAX_GROUPS} groups")
         self.budget.charge(size - groups.get((consumes, group), 0), client)
         groups[consumes, group] = size
+
+    def _count_kept(self, group: ConsumerGroup, size: int) -> None:
+        self.kept.count(size - group.subscription_bytes)
+        group.subscription_bytes = size
 
     def _forget(self, client: Client, consumes: bool, group: str) -> None:
         self.budget.charge(-self._groups_of.get(client, {}).pop((consumes, group), 0), client)

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from penstock.errors import BadRequest
 from penstock.format.record import decode_record
+from penstock.protocol.subscription import check_tags
 from penstock.store.message import EVERYTHING, TagFilter
 
 RecordFilter: TypeAlias = Callable[[bytes], bool]
@@ -66,7 +67,9 @@ class Selection(NamedTuple):
         hashes = self.tags.hashes
         if hashes is None:
             return True
-        return bool(np.isin(tags_codes.astype(np.int32), hashes).any())
+        codes = tags_codes.astype(np.int32)
+        places = np.minimum(np.searchsorted(hashes, codes), len(hashes) - 1)
+        return bool((hashes[places] == codes).any())
 
     @property
     def max_examined(self) -> int:
@@ -79,9 +82,10 @@ ALL: Final = Selection()
 
 
 def by_tags(expression: str) -> Selection:
-    """Returns the selection of a tag expression: `*`, or tags joined by `||`."""
+    """Returns the selection of a tag expression: `*`, or tags joined by `||`. Raises BadRequest: see `check_tags`."""
     if expression == "*":
         return ALL
+    check_tags(expression)
     return Selection(TagFilter(expression)) if len(expression) > _MAX_CACHED_TAGS else _cached_by_tags(expression)
 
 

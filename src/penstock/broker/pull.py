@@ -251,7 +251,10 @@ class Pulls:
                 return None
             if subscription.expression_type != TAG:
                 return None
-            tags = by_tags(subscription.sub_string).tags
+            try:
+                tags = by_tags(subscription.sub_string).tags
+            except BadRequest:
+                return None
         started = time.perf_counter()
         try:
             page = store.pages.get(topic, queue_id, offset, max(limit, 1), tags, store.watermarks.visible, True)
@@ -343,10 +346,10 @@ class Pulls:
             known = self._subscription(group, request.topic, request.sub_version)
             subscription_type, expression = known.expression_type, known.sub_string
             failure = ResponseCode.FILTER_DATA_NOT_EXIST
-        if subscription_type == TAG:
-            return by_tags(expression)
-        compile_sql = sql_compiler(self._compile_sql, self._settings)
         try:
+            if subscription_type == TAG:
+                return by_tags(expression)
+            compile_sql = sql_compiler(self._compile_sql, self._settings)
             return Selection(accepts=compile_sql(expression), sql=expression)
         except BadRequest as error:
             raise Refusal(failure, str(error)) from None

@@ -15,6 +15,8 @@ from penstock.protocol.bodies.base import Body
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 EVERYTHING: Final = "*"
+MAX_TAGS: Final = 4096
+"""Limit of the tags of one expression."""
 
 
 class SubscriptionData(Body, kw_only=True):
@@ -40,8 +42,15 @@ class SubscriptionData(Body, kw_only=True):
         return self.sub_string == EVERYTHING
 
 
+def check_tags(expression: str) -> None:
+    """Raises BadRequest if a tag expression has more than MAX_TAGS tags: a broker compares them at each pull."""
+    if (count := expression.count("||") + 1) > MAX_TAGS:
+        raise BadRequest(f"a subscription may have {MAX_TAGS} tags, and this one has {count}")
+
+
 def tags_of(expression: str) -> list[str]:
-    """Returns the distinct tags of an expression such as `A || B`, in order."""
+    """Returns the distinct tags of an expression such as `A || B`, in order. Raises BadRequest: see `check_tags`."""
+    check_tags(expression)
     return list(dict.fromkeys(tag for piece in expression.split("||") if (tag := piece.strip())))
 
 

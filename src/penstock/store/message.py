@@ -246,8 +246,8 @@ class TagFilter:
         wanted = [piece.strip() for piece in (expression or "*").split("||")]
         self.tags = frozenset(piece for piece in wanted if piece)
         everything = not self.tags or "*" in self.tags
-        self.hashes = None if everything else np.array([kernels.java_hash(tag) for tag in self.tags], np.int32)
-        """Hashes of the tags; None if every message matches."""
+        self.hashes = None if everything else np.unique(np.array(list(map(kernels.java_hash, self.tags)), np.int32))
+        """Hashes of the tags, in order; None if every message matches."""
         self.texts = () if everything else tuple(tag.encode("utf-8", "surrogateescape") for tag in self.tags)
 
 

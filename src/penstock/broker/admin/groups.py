@@ -274,9 +274,9 @@ class AdminProgress:
 
 def _selected(wanted: SubscriptionData, compile_sql: SqlCompiler | None, settings: SettingsInForce) -> Selection | str:
     """Returns the selection of a subscription, or the error message if it cannot be used."""
-    if wanted.expression_type == TAG:
-        return by_tags(wanted.sub_string)
     try:
+        if wanted.expression_type == TAG:
+            return by_tags(wanted.sub_string)
         return Selection(accepts=sql_compiler(compile_sql, settings)(wanted.sub_string))
     except PenstockError as error:
         return str(error)
