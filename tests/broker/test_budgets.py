@@ -149,22 +149,29 @@ def test_a_subscription_that_stays_when_its_client_leaves_stays_charged() -> Non
     assert table.kept.used == table.budget.used == 0
 
 
-def test_a_producer_is_found_by_its_id_until_it_leaves() -> None:
+def test_the_newest_producer_with_an_id_is_found_until_it_leaves() -> None:
     table, one, two = ClientTable(), PlainClient(), PlainClient(port=2)
-    table.add_producer("a", "first", one, Language.JAVA, 0)
-    table.add_producer("b", "first", one, Language.JAVA, 0)
-    table.add_producer("a", "second", two, Language.JAVA, 0)
-    table.add_producer("a", "other", one, Language.JAVA, 0)  # the client has a new id in this group
-    assert {
-        name: found and found.client
-        for name in ("first", "second", "other", "third")
-        for found in [table.find_producer(name)]
-    } == {"first": one, "second": two, "other": one, "third": None}
-    table.remove_producer("b", one)
-    table.remove_producer("b", one)
+
+    def add(group: str, client_id: str, client: PlainClient) -> None:
+        table.add_producer(group, client_id, client, Language.JAVA, 0)
+
+    def found(*names: str) -> list[PlainClient | None]:
+        members = [table.find_producer(name) for name in names]
+        return [member and member.client for member in members]  # type: ignore[misc]
+
+    add("a", "first", one)
+    add("b", "first", two)
+    add("a", "first", one)  # a heartbeat makes no client newer
+    add("a", "second", two)
+    add("c", "first", one)
+    assert found("first", "second", "third") == [one, two, None]
+    table.remove_producer("c", one)
+    table.remove_producer("c", one)
+    assert found("first") == [two]
+    add("a", "other", one)  # the client has a new id in this group
+    assert found("first", "other") == [two, one]
     two.close()
-    assert [table.find_producer(name) for name in ("first", "second")] == [None, None]
-    assert table.find_producer("other") is not None
+    assert found("first", "second", "other") == [None, None, one]
     one.close()
     assert not table._producers_of_id
 

@@ -259,8 +259,10 @@ class ClientTable:
         return None if consumers is None else consumers.subscriptions.get(topic)
 
     def find_producer(self, client_id: str) -> GroupMember | None:
-        """Returns the producer with this client id, from any group."""
-        return next(iter(self._producers_of_id.get(client_id, {}).values()), None)
+        """Returns the producer with this client id that came last, from any group: a client may have come back before
+        its former connection is closed.
+        """
+        return next(reversed(self._producers_of_id.get(client_id, {}).values()), None)
 
     def consumer_groups(self) -> Iterable[ConsumerGroup]:
         return self._consumers.values()
