@@ -20,6 +20,13 @@ class RateLimitedLog:
         self._dropped = 0
 
     def warn(self, message: str) -> None:
+        self._write(logging.WARNING, message)
+
+    def error(self, message: str, error: BaseException) -> None:
+        """Logs the message with the traceback of an unexpected error."""
+        self._write(logging.ERROR, message, error)
+
+    def _write(self, level: int, message: str, error: BaseException | None = None) -> None:
         now = self._clock()
         if now < self._next:
             self._dropped += 1
@@ -27,4 +34,4 @@ class RateLimitedLog:
         self._next = now + self._every_s
         more = f" (and {self._dropped} more since the last such line)" if self._dropped else ""
         self._dropped = 0
-        self._logger.warning("%s%s", message, more)
+        self._logger.log(level, "%s%s", message, more, exc_info=error)

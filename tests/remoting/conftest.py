@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 import uvloop
 
+from penstock.remoting import handler_types_and_errors
+
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Runs a coroutine on each of the two loops; nothing that it started may be left over."""
+    handler_types_and_errors._failures.clear()  # a line a second, also from test to test
     factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
     problems: list[dict[str, Any]] = []
     with asyncio.Runner(loop_factory=factory) as runner:

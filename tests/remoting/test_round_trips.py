@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.loopback import ECHO, Raw, echo, frames, requests, serving, until
 
-from penstock.errors import BadMessage, BadRequest, StoreFailed, Unreachable
+from penstock.errors import BadMessage, BadRequest, CorruptData, StoreFailed, Unreachable
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.command import ONE_WAY, Command
 from penstock.remoting.connection import Connection, connect
@@ -139,6 +139,20 @@ def test_an_error_in_a_handler_becomes_a_reply_and_the_connection_lives(
     run(main())
     assert "the body" not in caplog.text
     assert ("secret" in caplog.text) == isinstance(error, RuntimeError)
+
+
+def test_requests_that_fail_do_not_fill_the_log(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(connection: Connection, command: Command) -> Command:
+        raise CorruptData("damaged", path="/a/b") if command.opaque % 2 else ZeroDivisionError
+
+    async def main() -> None:
+        async with serving({ASK: fail}) as (_, address), await Raw.open(address) as raw:
+            raw.send(frames(requests(200, ASK)))
+            assert len(await raw.replies(200)) == 200
+
+    run(main())
+    assert 1 <= caplog.text.count("ZeroDivisionError\n") < 10
+    assert 1 <= caplog.text.count(f"request {ASK} failed: /a/b: damaged") < 10
 
 
 def test_a_reply_that_cannot_be_written_becomes_an_error(run: Run, caplog: pytest.LogCaptureFixture) -> None:

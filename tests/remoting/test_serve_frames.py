@@ -45,7 +45,8 @@ def test_replies_come_in_order_whoever_serves_the_requests(run: Run) -> None:
     async def main() -> None:
         direct = DirectFrames()
         mixed = [Command((ECHO, DIRECT, DIRECT)[number % 3], opaque=number) for number in range(60)]
-        async with serving({}, serve_frames=direct) as (_, address), await Raw.open(address) as peer:
+        options = {"limits": small_limits(turn_s=60.0), "serve_frames": direct}  # what waits is left to the handlers
+        async with serving({}, **options) as (_, address), await Raw.open(address) as peer:
             data = frames(mixed)
             peer.send(data[:-5])
             peer.send(data[-5:])

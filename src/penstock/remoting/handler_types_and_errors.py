@@ -18,12 +18,14 @@ only. A one-way request gets no reply.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.errors import BadMessage, PenstockError, StoreFailed
 from penstock.protocol.codes import Refusal, ResponseCode
 from penstock.protocol.command import Command
+from penstock.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from penstock.remoting.connection import Connection
@@ -38,8 +40,10 @@ ServeFrames: TypeAlias = Callable[["Connection", bytes, int], tuple[int, int, li
 of the first frame that it did not serve; where that frame ends if a handler has to serve it, else the same position;
 and the frames of the replies, in pieces. It may return early with FLUSH_AT bytes of replies."""
 
-_logger = logging.getLogger("penstock.remoting")
-
+_failures: Final = defaultdict[type[BaseException], RateLimitedLog](
+    lambda: RateLimitedLog(logging.getLogger("penstock.remoting"))
+)
+"""The lines about failed requests, by the type of the error."""
 _CODES: Final = {
     BadMessage: ResponseCode.MESSAGE_ILLEGAL,
     StoreFailed: ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -56,10 +60,10 @@ def failed(command: Command, error: BaseException) -> Command:
     if isinstance(error, PenstockError):
         code = _CODES.get(type(error), ResponseCode.SYSTEM_ERROR)
         if error.path is not None:
-            _logger.warning("request %d failed: %s", command.code, error)
+            _failures[type(error)].warn(f"request {command.code} failed: {error}")
             return command.reply(code, str(error.args[0]))
         return command.reply(code, str(error))
-    _logger.error("request %d failed", command.code, exc_info=error)
+    _failures[type(error)].error(f"request {command.code} failed", error)
     return command.reply(ResponseCode.SYSTEM_ERROR, "the request failed unexpectedly; see the server's log")
 
 
