@@ -223,6 +223,31 @@ def test_default_rights_do_not_show_messages_that_wait_for_other_topics(
     run(check())
 
 
+@pytest.mark.parametrize("topic", ["%DLQ%CID_other", "DefaultCluster_REPLY_TOPIC"])
+def test_default_rights_do_not_show_dead_letters_and_replies(
+    home: BrokerHome, run: Run, controlled: Any, topic: str
+) -> None:
+    accounts = {
+        "by-default": "defaultTopicPerm: SUB, defaultGroupPerm: SUB",
+        "by-name": f"groupPerms: [CID_test=SUB], topicPerms: ['{topic}=SUB']",
+    }
+    lines = [f"- {{accessKey: {name}, secretKey: {SECRET}, {rights}}}\n" for name, rights in accounts.items()]
+    controlled["acl_file"].write_text(WHITE + "".join(lines))
+
+    async def check() -> None:
+        async with home.running(**controlled) as broker:
+            broker.state.topics.create_for_send_back(topic, 1)
+            offset = broker.store.put(Message(topic, b"of another topic")).physical_offset
+            broker.store.catch_up()
+            by_default, by_name = await client_of(broker, "by-default"), await client_of(broker, "by-name")
+            refused(await by_default.pull(topic), f"SUB on topic '{topic}'")
+            refused(await by_default.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=offset), f"SUB on topic '{topic}'")
+            ok(await by_name.pull(topic))
+            ok(await by_name.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=offset))
+
+    run(check())
+
+
 def test_a_transaction_is_ended_by_who_may_send_to_its_topic(home: BrokerHome, run: Run, controlled: Any) -> None:
     async def check() -> None:
         async with home.running(**controlled) as broker:

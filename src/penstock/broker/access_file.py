@@ -34,9 +34,9 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.broker.topics import CHECK_MAX_TIME_TOPIC
+from penstock.broker.topics import CHECK_MAX_TIME_TOPIC, REPLY_TOPIC_SUFFIX
 from penstock.errors import BadSettings
-from penstock.format.constants import HALF_TOPIC, SCHEDULE_TOPIC
+from penstock.format.constants import DLQ_PREFIX, HALF_TOPIC, SCHEDULE_TOPIC
 from penstock.store.files.file_io import Files
 
 # -- addresses -----------------------------------------------------------------------------------------------
@@ -102,6 +102,11 @@ WAITING_TOPICS: Final = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, CHECK_MAX_TIME_TO
 """Topics of the broker whose messages belong to other topics. Who may read these is not who may read those."""
 
 
+def holds_messages_of_others(topic: str) -> bool:
+    """Whether messages of other topics lie in this one: waiting, dead letters, or copies of replies."""
+    return topic in WAITING_TOPICS or topic.startswith(DLQ_PREFIX) or topic.endswith(REPLY_TOPIC_SUFFIX)
+
+
 class Account(msgspec.Struct, frozen=True, kw_only=True):
     """One account. Rights are sums of the bits PUB and SUB; DENY is 0."""
 
@@ -120,11 +125,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the account has at least one of the rights `wanted` on the group, if given, or else on the topic.
 
         Rights that the file lists for a topic or group come first, even for an administrator. An administrator has all
-        other rights; another account has its default rights, but not on a topic whose messages wait for others.
+        other rights; another account has its default rights, but not on a topic with messages of others.
         """
         named = self.groups.get(group) if group else self.topics.get(topic)
         if named is None:
-            default = self.default_group if group else DENY if topic in WAITING_TOPICS else self.default_topic
+            default = self.default_group if group else DENY if holds_messages_of_others(topic) else self.default_topic
             named = ANY if self.admin else default
         return named & wanted != 0
 
