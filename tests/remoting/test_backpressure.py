@@ -254,6 +254,29 @@ def test_requests_that_take_long_share_the_loop_with_those_of_others(run: Run, t
     run(main())
 
 
+def test_a_connection_that_fails_in_line_does_not_stop_the_others(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        def slow(connection: Connection, command: Command) -> Command:
+            time.sleep(0.002)
+            return command.reply(ResponseCode.SUCCESS)
+
+        async with (
+            serving({BIG: slow}, limits=small_limits(turn_s=0.001)) as (server, address),
+            await Raw.open(address) as failing,
+            await Raw.open(address) as other,
+        ):
+            assert (await failing.ask(Command(ECHO, opaque=1))).code == ResponseCode.SUCCESS
+            (served,) = [each for each in server.connections if each.peer[1] == failing.port]
+            served.go_on = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+            failing.send(frames(requests(20, BIG)))
+            await failing.until_closed()
+            await other.send_all(frames(requests(20, BIG)))
+            assert len(await other.replies(20)) == 20
+
+    run(main())
+    assert "division by zero" in caplog.text
+
+
 def test_deferred_requests_are_limited_by_their_bytes(run: Run) -> None:
     async def main() -> None:
         gate = asyncio.Event()

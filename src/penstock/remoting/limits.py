@@ -318,7 +318,11 @@ class ServerConnections:
         while self._in_line and self._turn_bytes < self._limits.turn_bytes:
             connection, size = self._in_line.popleft()
             self._turn_bytes += size
-            connection.go_on()
+            try:
+                connection.go_on()
+            except Exception:  # the line must move on
+                _logger.exception("%r failed", connection)
+                connection.abort()
             if monotonic() >= ends_at:
                 break
         self._turn_is_due = bool(self._in_line or self._turn_bytes)

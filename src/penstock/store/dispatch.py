@@ -257,6 +257,12 @@ class Dispatcher:
         with self._turnstile, self._step_lock:
             yield
 
+    def hold(self, position: int | None) -> None:
+        """Keeps the messages from `position` on from a job in another process; None ends that.
+
+        Does nothing where this process dispatches: what is truncated in the log is truncated in its queues, too.
+        """
+
     # -- dispatching -----------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from support.brokers import BrokerHome, RunningBroker, ok
 
+from penstock.cli.brokers import link_from_broker_to_supervisor as link_module
 from penstock.cli.brokers.common_topics_and_groups import FromBroker, Greeted, GreetingEnd, Order, Report
 from penstock.cli.brokers.link_from_broker_to_supervisor import SupervisorLink
+from penstock.errors import StoreFailed
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
 from penstock.protocol.codes import RequestCode
 from penstock.remoting.event_loop import run
+from penstock.store import deleted_topics_file
 
 ORDERS = TopicConfig(name="orders", read_queue_nums=2, write_queue_nums=2)
 DECODER: msgspec.json.Decoder[FromBroker] = msgspec.json.Decoder(FromBroker)
@@ -124,6 +128,36 @@ async def test_it_applies_orders_and_does_not_report_them(tmp_path: Path) -> Non
         assert broker.state.topics.find("TBW102") is not None
         assert broker.state.groups.find("TOOLS_CONSUMER") is not None
         assert broker.broker.store.max_offset("orders", 0) == 0, "its queues are deleted, too"
+
+
+def test_a_deletion_that_the_disk_refuses_is_made_later_and_the_broker_serves_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "DELETE_AGAIN_S", 0.01)
+    tried = []
+
+    def refuse(*arguments: object) -> None:
+        tried.append(arguments)
+        raise StoreFailed("no space left on the disk", path=tmp_path)
+
+    async def main() -> None:
+        async with linked(tmp_path) as broker:
+            await broker.greeting()
+            client = await broker.broker.client()
+            ok(await client.send("orders", b"x"))
+            with monkeypatch.context() as full:
+                full.setattr(deleted_topics_file, "write_checksummed", refuse)
+                broker.order({"orders": None})
+                while len(tried) < 3:
+                    await asyncio.sleep(0.01)
+                await broker.applied()
+                assert broker.broker.store.max_offset("orders", 0) == 1
+            while broker.broker.store.max_offset("orders", 0):
+                await asyncio.sleep(0.01)
+            assert broker.state.topics.find("orders") is None
+            assert not broker.state.tasks.has_left
+
+    run(main())
 
 
 @in_loop

@@ -11,6 +11,7 @@ from support.disks import FaultyFiles
 from support.stores import StoreHome, build_all, derived_files, eventually, is_one_sentence, put_mixed
 
 from penstock.errors import BadSettings, StoreInUse
+from penstock.format.queue_unit import UNIT_SIZE
 from penstock.store import BrokerRole, Dispatch, GetStatus, Message, Settings
 from penstock.store.audit import audit
 from penstock.store.external_dispatch import follower
@@ -86,6 +87,32 @@ def test_listeners_are_notified_as_queues_grow(home: StoreHome) -> None:
         build_all(builder)
         eventually(lambda: len(arrivals) == 2, "the second queue is visible")
     assert arrivals == [("T", 0, 50, 50), ("T", 3, 1, 1)]
+
+
+def test_a_queue_file_that_a_killed_job_left_is_mapped_anew(home: StoreHome) -> None:
+    """The job had filled one file and begun the next, and was killed before it said so. Its successor makes that file
+    once more.
+    """
+    with home.open(**EXTERNAL, mapped_file_size_consume_queue=20 * UNIT_SIZE) as store:
+        for number in range(20):
+            store.put(Message("T", b"%d" % number))
+        full = store.log.max_offset
+        store.put(Message("T", b"20"))
+        eventually(lambda: published(home) == store.log.max_offset, "the end is published")
+        killed = Builder.open(home.path)
+        say, killed._done.write = killed._done.write, lambda position, safe: None  # type: ignore[method-assign]
+        killed.build(full)
+        killed.build(killed.published)
+        say(full, 0)
+        store.catch_up()
+        assert (store.max_offset("T", 0), len(home.queue_files("T"))) == (20, 2)
+        killed._release()
+        store.put(Message("T", b"21"))  # the file that was left does not have this one
+        with Builder.open(home.path) as builder:
+            eventually(lambda: builder.published == store.log.max_offset, "the end is published")
+            build_all(builder)
+        store.catch_up()
+        assert home.bodies(store, "T") == [b"%d" % number for number in range(22)]
 
 
 def test_under_sync_flush_only_what_is_on_disk_is_published(home: StoreHome, disk: FaultyFiles) -> None:

@@ -115,6 +115,54 @@ def test_a_deleted_topic_goes_and_comes_again_from_offset_0(aged: AgedStore) -> 
         assert store.put(Message("gone", b"newer")).queue_offset == 1
 
 
+@pytest.mark.parametrize("expires", [False, True])
+def test_a_topic_that_is_made_again_after_retention_is_seen(
+    aged: AgedStore, monkeypatch: pytest.MonkeyPatch, expires: bool
+) -> None:
+    monkeypatch.setattr(builder_module, "_SYNC_EVERY_S", 0.0)
+    with Builder.open(aged.home.path) as builder:
+        aged.store.put(Message("T", bytes(880)))
+        dispatch_all(aged, builder)  # the queue is opened in this life of the store
+        fill(aged, 10, 1)
+        dispatch_all(aged, builder)
+        before = len(aged.home.queue_files("T"))
+        if expires:
+            aged.age(100, files=8)
+            assert len(aged.run_on_request()) == 8
+            aged.store.put(Message("other", b"x"))
+            dispatch_all(aged, builder)
+            assert len(aged.home.queue_files("T")) < before
+            aged.retention.derived.clean()
+        assert aged.store.delete_topic("T")
+        fill(aged, 1)
+        dispatch_all(aged, builder)
+        assert aged.store.max_offset("T", 0) == PER_FILE
+        assert len(aged.home.read_queue(aged.store, "T")) == PER_FILE
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_new_queue_whose_first_record_is_damaged_is_seen(aged: AgedStore, again: bool) -> None:
+    store = aged.store
+    with Builder.open(aged.home.path) as builder:
+        store.put(Message("gone", b"old"))
+        dispatch_all(aged, builder)
+        topic = "gone" if again else "new"
+        if again:
+            assert store.delete_topic("gone")
+        at = store.log.max_offset
+        for number in range(5):
+            assert store.put(Message(topic, b"%d" % number)).queue_offset == number
+        store.flush()
+        aged.home.write(aged.home.log_files()[0], at + 4, b"\xff\xff")
+        dispatch_all(aged, builder)
+        assert store.max_offset(topic, 0) == 5
+    store.close()
+    with aged.open() as store:
+        store.catch_up()
+        assert store.max_offset(topic, 0) == 5
+        assert topic in store.topics()
+
+
 def test_expired_queues_are_left_to_go_on(aged: AgedStore) -> None:
     assert aged.store.clean_expired_queues() == []
 

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,31 @@ def test_nobody_owns_a_store_without_a_lock(tmp_path: Path) -> None:
     assert not (tmp_path / "lock").exists()
     (tmp_path / "lock").write_bytes(b"lock")
     assert Files().lock_owner(tmp_path / "lock") == 0
+
+
+def test_of_two_threads_one_gets_the_lock(tmp_path: Path) -> None:
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+            barrier, owned, refused = threading.Barrier(2), [], []
+
+            def take(barrier=barrier, owned=owned, refused=refused) -> None:  # type: ignore[no-untyped-def]
+                barrier.wait()
+                try:
+                    owned.append(Files().lock(tmp_path / "lock"))
+                except StoreInUse as error:
+                    refused.append(error)
+
+            threads = [threading.Thread(target=take) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert (len(owned), len(refused)) == (1, 1)
+            owned[0].release()
+    finally:
+        sys.setswitchinterval(switching)
 
 
 def test_another_process_that_owns_the_store_is_named(tmp_path: Path, holder: subprocess.Popen[str]) -> None:

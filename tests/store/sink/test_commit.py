@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -20,12 +22,13 @@ from support.arrow import (
     stored,
     whole,
 )
-from support.stores import is_one_sentence
+from support.stores import build_all, is_one_sentence
 
-from penstock.errors import BadMessage, BadStore, CorruptData, PenstockError, StoreInUse
+from penstock.errors import BadMessage, BadStore, CorruptData, PenstockError, StoreFailed, StoreInUse
 from penstock.format.config_tables import TopicConfig
-from penstock.store import Message, MessageStore
+from penstock.store import Dispatch, Message, MessageStore
 from penstock.store.config_files import ConfigFiles
+from penstock.store.external_dispatch.queue_and_index_builder import Builder
 from penstock.store.files.file_io import Files
 from penstock.store.files.layout import Layout
 from penstock.store.sink import pending_start
@@ -54,6 +57,36 @@ def test_a_batch_is_stored_whole_and_in_order(path: Path) -> None:
     assert bodies(path) == whole(0, 50)
     assert pending_start(Files(), layout_of(path)) is None
     assert_sound(path)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_job_is_shown_a_batch_when_it_is_whole(tmp_path: Path, fails: bool) -> None:
+    """The job runs all the time. What it built of a batch could not be rolled back."""
+    path, external = tmp_path / "store", SETTINGS.with_changes(dispatch=Dispatch.EXTERNAL)
+    make_store(path)
+    with MessageStore.open(path, external) as store:
+        start = store.log.max_offset
+    shown, failed = set(), list[int]()
+
+    def look(number: int) -> None:
+        time.sleep(0.02)
+        builder.build(builder.published)
+        shown.add(builder.published)
+        if fails and number == 3 and not failed:
+            failed.append(number)
+            raise OSError(errno.ENOSPC, "no space left")
+
+    with Builder.open(path) as builder:
+        if fails:
+            with pytest.raises(StoreFailed):
+                commit_rows(path, query_batch(0), 50, between=look, settings=external)
+            assert shown == {start}
+        end = commit_rows(path, query_batch(0), 50, between=look, settings=external).end
+        assert shown == {start}
+        assert commit_rows(path, query_batch(0), 50, settings=external).already_stored
+        build_all(builder)
+        assert builder.position == builder.published == end
+    assert bodies(path) == whole(0, 50)
 
 
 def test_all_rows_of_a_batch_are_born_at_one_time(path: Path) -> None:

@@ -224,7 +224,7 @@ class MissedDeletions:
         return self._saved
 
     def save(self, missed: Mapping[str, Iterable[Key]]) -> None:
-        """Writes them, if they have changed. They are durable when this returns. Raises StoreFailed."""
+        """Writes them, if they have changed. They are durable when this returns. Raises StoreFailed or OSError."""
         now = {broker: list(keys) for broker, keys in missed.items() if keys}
         if now != self._saved:
             self._files.make_folder(self._path.parent)

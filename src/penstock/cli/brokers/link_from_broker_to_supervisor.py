@@ -36,6 +36,7 @@ from penstock.cli.brokers.common_topics_and_groups import (
     Order,
     Report,
 )
+from penstock.errors import PenstockError
 from penstock.format.config_tables import SubscriptionGroup, TopicConfig
 from penstock.format.msgspec_warm_up import prepared
 from penstock.format.topics import is_legal_topic
@@ -50,6 +51,8 @@ MAX_LINE: Final = 16 << 20
 """Bytes; more than NAMES_IN_LINE of the largest entries."""
 _GATHER_S: Final = 0.05
 """Seconds. Changes within this time are reported together."""
+DELETE_AGAIN_S: Final = 10.0
+_DELETE: Final = "deletions of topics that failed"
 _READ: Final = "orders of the supervisor"
 _WRITE: Final = "reports to the supervisor"
 _SYSTEM_GROUPS: Final = frozenset(group.name for group in system_groups())
@@ -75,6 +78,8 @@ class SupervisorLink:
         self._stop = stop
         self._told: dict[Key, Config] = {}
         """The entries that the supervisor knows."""
+        self._undeleted: set[str] = set()
+        """Topics that the table has lost, and whose queues the disk did not delete."""
         self._seen = 0
         self._changed = asyncio.Event()
         self._decoder = msgspec.json.Decoder(prepared(Order))
@@ -94,6 +99,7 @@ class SupervisorLink:
             table.on_change.append(self._changed.set)
         state.tasks.run(_WRITE, self._write, OnDeath.LEAVE)
         state.tasks.run(_READ, self._read, OnDeath.LEAVE)
+        state.tasks.run(_DELETE, self._delete_again, OnDeath.LEAVE)
 
     def close(self) -> None:
         self._writer.close()
@@ -183,7 +189,7 @@ class SupervisorLink:
             if state.topics.find(name) is not None:
                 log.info("topic %s was deleted at another broker", name)
                 self._told.pop(("topics", name), None)
-                await delete_topic(state, name)
+                await self._delete_topic(name)
             return
         topic = TopicConfig.from_json(value)
         if state.topics.find(name) == topic:
@@ -194,6 +200,24 @@ class SupervisorLink:
         log.info("topic %s was created or changed at another broker", name)
         state.topics.update(topic)
         self._told["topics", name] = state.topics.all()[name]
+
+    async def _delete_topic(self, name: str) -> None:
+        """Deletes a topic. If the disk refuses, notes it for `_delete_again`: the broker serves its other topics on."""
+        self._undeleted.discard(name)
+        try:
+            await delete_topic(self._state, name)
+        except PenstockError as error:
+            self._undeleted.add(name)
+            self._refusals.warn(f"topic {name}, deleted at another broker, keeps its messages here for now: {error}")
+
+    async def _delete_again(self) -> None:
+        while True:
+            await asyncio.sleep(DELETE_AGAIN_S)
+            for name in sorted(self._undeleted):
+                if self._state.topics.find(name) is None:
+                    await self._delete_topic(name)
+                else:  # somebody has made it again
+                    self._undeleted.discard(name)
 
     def _apply_group(self, name: str, value: Json | None) -> None:
         groups = self._state.groups

@@ -277,8 +277,8 @@ class BrokersSupervisor:
             await asyncio.gather(sending, return_exceptions=True)
             self._tables.disconnect(broker.plan.name)
             broker.writer.close()  # the broker stops, if it still runs
-        status = await self._wait(process)
-        broker.process = broker.writer = None
+            status = await self._wait(process)
+            broker.process = broker.writer = None
         return served, status
 
     async def _wait(self, process: asyncio.subprocess.Process) -> int:
@@ -330,7 +330,7 @@ class BrokersSupervisor:
     def _save_missed(self) -> None:
         try:
             self._missed.save(self._tables.missed)
-        except StoreFailed as error:
+        except (StoreFailed, OSError) as error:
             log.error("deletions for brokers that are away are not saved: %s", error)
 
     # -- how they are ----------------------------------------------------------------------------------------

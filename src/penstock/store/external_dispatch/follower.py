@@ -26,7 +26,7 @@ from penstock.format import kernels
 from penstock.format.queue_unit import NO_RECORD_SIZE, UNIT_SIZE
 from penstock.human_units import format_size
 from penstock.store.commit_log import CommitLog
-from penstock.store.consume_queue import ConsumeQueue, view_units
+from penstock.store.consume_queue import ConsumeQueue, unit_pages, view_units
 from penstock.store.consume_queues import ConsumeQueues, DerivedFiles
 from penstock.store.deleted_topics_file import DeletedTopics
 from penstock.store.dispatch import Dispatcher, DispatchLag
@@ -64,7 +64,7 @@ def load_queue(queue: ConsumeQueue, limit: int, log_min: int, deleted: Mapping[s
     for file in queue.keep_first(queue.count_before(limit)):
         file.shut_down()
     first = queue.files.first
-    if first is None or not first.wrote or queue.unit(first.from_offset // UNIT_SIZE)[0] < deleted.get(queue.topic, 0):
+    if first is None or not first.wrote or _is_deleted(queue, deleted):
         queue.close()
         return False
     queue.correct_min_offset(log_min)
@@ -84,15 +84,33 @@ def open_new_queue(
         return None
     queue = ConsumeQueue(files, folder, topic, queue_id, queues.file_size)
     queue.files.map_files([int(names[0])])
-    if 0 < queue.unit(int(names[0]) // UNIT_SIZE)[0] + 1 <= deleted.get(topic, 0):
+    if _is_deleted(queue, deleted):
         queue.close()
         return None
     queue.files.cut(int(names[0]))
     return queue
 
 
+def _is_deleted(queue: ConsumeQueue, deleted: Mapping[str, int]) -> bool:
+    """Whether the first unit that points to a record points to one of a deleted topic.
+
+    Units without a record may precede it. They say nothing, and have the physical offset 0.
+    """
+    end = deleted.get(queue.topic, 0)
+    for _, units in unit_pages(queue, queue.files.min_offset // UNIT_SIZE, queue.max_offset if end else 0):
+        real = units[(units["size"] > 0) & (units["size"] != NO_RECORD_SIZE)]
+        if len(real):
+            return bool(real["offset"][0] < end)
+        if (units["size"] <= 0).any():  # not built yet
+            break
+    return False
+
+
 def read_new_units(files: Files, queue: ConsumeQueue, limit: int) -> kernels.Longs:
     """Makes new units of a mapped queue visible, up to log position `limit`; returns their tags codes."""
+    last = queue.files.last
+    if last is not None and not last.wrote and len(queue.files.files) > 1:
+        queue.files.forget_last()  # a job that was killed left it, and the next one may have made it anew
     codes = [np.empty(0, np.int64)]
     while (last := queue.files.last) is not None:
         if last.full:
@@ -121,7 +139,7 @@ def read_new_units(files: Files, queue: ConsumeQueue, limit: int) -> kernels.Lon
 def unmap_deleted(files: Files, queue: ConsumeQueue) -> None:
     """Unmaps leading files that the job has deleted."""
     while len(queue.files.files) > 1 and not files.exists(queue.files.files[0].path):
-        queue.files.drop_first(forced=True)
+        queue.files.forget_first()
 
 
 def refresh_index(files: Files, index: Index) -> None:
@@ -183,6 +201,7 @@ class ExternalDispatch(Dispatcher):
         self._end: MarkFile | None = None
         self._done: MarkFile | None = None
         self._published = (-1, -1)
+        self._held_at: int | None = None
 
     # -- running ---------------------------------------------------------------------------------------------
 
@@ -199,11 +218,19 @@ class ExternalDispatch(Dispatcher):
             self._refresh(DispatchMark(built))
         super().start()
 
+    def hold(self, position: int | None) -> None:
+        self._held_at = position
+        self._wake.set()
+
+    def _end_to_publish(self) -> int:
+        end, held_at = self._log.confirmed_offset, self._held_at
+        return end if held_at is None else min(end, held_at)
+
     def _run(self) -> None:
         changed = time.monotonic()
         while not self._closed:
             self._log.set_follower_asleep(True)
-            if self._published[0] >= self._log.confirmed_offset:
+            if self._published[0] >= self._end_to_publish():
                 waiting = self.behind > 0
                 seldom = time.monotonic() - changed > _IDLE_AFTER_S
                 self._wake.wait((_IDLE_POLL_S if seldom else _POLL_S) if waiting else None)
@@ -235,7 +262,7 @@ class ExternalDispatch(Dispatcher):
             self._done.close()
 
     def _publish(self) -> None:
-        now = self._log.confirmed_offset, self._log.queue.flushed_where
+        now = self._end_to_publish(), self._log.queue.flushed_where
         if now != self._published and self._end is not None:
             self._end.write(*now)
             self._published = now

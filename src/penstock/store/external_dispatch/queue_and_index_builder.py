@@ -160,7 +160,7 @@ class Builder:
         """Maps new files, unmaps deleted ones, and makes records readable up to `end`."""
         queue = self._log.queue
         while len(queue.files) > 1 and not self._disk.identity(queue.files[0].path):
-            queue.drop_first(forced=True)
+            queue.forget_first()
         if not queue.files:
             names = [name for name in self._disk.names(queue.folder) if name.isdecimal()]
             if not names or end <= int(names[0]):

@@ -34,7 +34,7 @@ import numpy as np
 from penstock.errors import BadStore, StoreFailed, StoreInUse, disk_refused
 from penstock.format import kernels
 from penstock.format.scan import nonzero_end
-from penstock.store.files.lock import StoreLock, held_by_this_process, lock_owner
+from penstock.store.files.lock import StoreLock, held_by_this_process, lock_owner, locks_change
 
 # -- memory calls that Python's mmap lacks, or makes with the GIL held ----------------------------------------
 
@@ -557,14 +557,14 @@ class Files:
         """Locks the store. Raises StoreInUse if this or another process owns it."""
         try:
             self.make_folder(path.parent)
-            if held_by_this_process(path):
-                raise StoreInUse(
-                    "the store is already open in this process; use that one, or close it first", path=path.parent
-                )
-            descriptor = self._open(path, os.O_CREAT | os.O_RDWR)
+            with locks_change:
+                if held_by_this_process(path):
+                    raise StoreInUse(
+                        "the store is already open in this process; use that one, or close it first", path=path.parent
+                    )
+                return StoreLock.acquire(path, self._open(path, os.O_CREAT | os.O_RDWR))
         except OSError as error:
             raise disk_refused("cannot take the store's lock", path, 4, error) from error
-        return StoreLock.acquire(path, descriptor)
 
     def lock_owner(self, path: Path) -> int:
         """Returns the owner's process id; 0 if there is no owner, -1 if the owner runs in another container or host."""

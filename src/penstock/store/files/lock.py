@@ -10,6 +10,7 @@ import fcntl
 import os
 import struct
 import sys
+import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,6 +23,11 @@ _FLOCK_OF_MACOS = "qqihh"
 
 _locked_here: dict[tuple[int, int], int] = {}
 """By (device, inode) of each lock file that this process has locked, its descriptor. See `StoreLock`."""
+locks_change: Final = threading.RLock()
+"""Held from the look at `_locked_here` to the end of what depends on it: the system's locks do not exclude threads."""
+os.register_at_fork(  # a process that another thread's fork makes must not wait for a lock that nobody holds there
+    before=locks_change.acquire, after_in_parent=locks_change.release, after_in_child=locks_change.release
+)
 
 
 class StoreLock:
@@ -60,8 +66,9 @@ class StoreLock:
         return cls(descriptor, identity)
 
     def release(self) -> None:
-        _locked_here.pop(self._identity, None)
-        os.close(self._descriptor)
+        with locks_change:
+            _locked_here.pop(self._identity, None)
+            os.close(self._descriptor)
 
     def lend(self) -> StoreLock:
         """Returns this lock for a nested open of the same store. Closing the nested store does not release the lock."""
@@ -86,6 +93,11 @@ def lock_owner(path: Path) -> int:
 
     Returns -1 if the holder runs in another container or on another host, because it has no process id here.
     """
+    with locks_change:
+        return _lock_owner(path)
+
+
+def _lock_owner(path: Path) -> int:
     if not path.exists():
         return 0
     if held_by_this_process(path):

@@ -281,6 +281,19 @@ class MappedFileQueue:
         self._io.sync_folder(self.folder)
         return True
 
+    def forget_first(self) -> None:
+        """Stops serving the first file, and leaves the disk alone. Its readers may continue."""
+        self._forget(self.files[0])
+
+    def forget_last(self) -> None:
+        """Stops serving the last file, and leaves the disk alone. Its readers may continue."""
+        self._forget(self.files[-1])
+
+    def _forget(self, file: MappedFile) -> None:
+        with self._gate:
+            self.files = tuple(each for each in self.files if each is not file)
+        file.shut_down()
+
     def _remove(self, file: MappedFile) -> None:
         file.shut_down()
         self._io.unlink(file.path)

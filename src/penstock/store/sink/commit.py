@@ -314,6 +314,7 @@ def _append_all(
     before = read_journal(files, layout) or Journal()
     journal = Journal(Intent(batch.identity, start, now, batch.rows), before.spans)
     write_journal(files, layout, journal)
+    store.dispatcher.hold(start)  # a job shall not build what may be rolled back
     stored = 0
     for rows in read(now):
         result = store.put_arrow(rows)
@@ -327,6 +328,7 @@ def _append_all(
     if store.watermarks.flushed < end:
         raise StoreFailed(f"{batch.identity} was not stored: the log is not on disk; write it again", path=layout.root)
     _mark_stored(files, layout, BatchMark(batch.identity, start, end, batch.rows), journal.committed(end))
+    store.dispatcher.hold(None)
     return CommitResult(start, end, already_stored=False)
 
 
