@@ -1,10 +1,11 @@
 """The store's side of external dispatch: publishes the log's end, and follows the queues and index that the job builds.
 
 `ExternalDispatch` replaces the dispatcher in an append-only store. Its thread writes the mark `dispatch.end` whenever
-the confirmed end of the log moves. While the job lags behind, the thread polls the mark `dispatch.done` every few
-milliseconds, maps new units and index files, and notifies listeners. After five seconds without a change it polls less
-often. `catch_up` reads `dispatch.done` and maps new units once, on the caller's thread. `lag` says how far the job is
-behind, and whether it is missing or makes no progress.
+the confirmed end of the log moves, but not beyond the start of a batch that may still be rolled back (`hold`). While
+the job lags behind, the thread polls the mark `dispatch.done` every few milliseconds, maps new units and index files,
+and notifies listeners. After five seconds without a change it polls less often. `catch_up` reads `dispatch.done` and
+maps new units once, on the caller's thread. `lag` says how far the job is behind, and whether it is missing or makes no
+progress.
 
 Only units whose records end at or before the position in `dispatch.done` become visible. Files are mapped privately, so
 this module cannot change a queue or the index. One thread at a time refreshes; readers of the queues continue
