@@ -254,6 +254,28 @@ def test_requests_that_take_long_share_the_loop_with_those_of_others(run: Run, t
     run(main())
 
 
+def test_only_so_many_connections_wait_in_line_with_their_requests(run: Run) -> None:
+    async def main() -> None:
+        most = 0
+
+        def slow(connection: Connection, command: Command) -> Command:
+            nonlocal most
+            time.sleep(0.001)
+            most = max(most, sum(each._in_line for each in server.connections))
+            return command.reply(ResponseCode.SUCCESS)
+
+        limits = small_limits(turn_s=0.001, in_line=2)
+        async with serving({BIG: slow}, limits=limits) as (server, address), AsyncExitStack() as stack:
+            greedy = [await stack.enter_async_context(await Raw.open(address)) for _ in range(6)]
+            for each in greedy:
+                await each.send_all(frames(requests(20, BIG)))
+            for each in greedy:
+                assert [reply.opaque for reply in await each.replies(20)] == list(range(1, 21))
+        assert 0 < most <= 2
+
+    run(main())
+
+
 def test_a_connection_that_fails_in_line_does_not_stop_the_others(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         def slow(connection: Connection, command: Command) -> Command:

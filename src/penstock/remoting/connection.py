@@ -387,10 +387,9 @@ class Connection(asyncio.Protocol):
         """Serves commands for `_serve`; the replies leave with the next flush."""
         handlers, before = self._handlers, self._before
         for number, command in enumerate(commands, 1):
-            if self._pool is not None and monotonic() >= self._turn_ends_at:
+            if self._pool is not None and monotonic() >= self._turn_ends_at and self._pool.wait_in_line(self):
                 self._waiting.extend(commands[number - 1 :])
                 self._in_line = True
-                self._pool.wait_in_line(self)
                 self._block()
                 break
             flag = command.flag

@@ -100,6 +100,9 @@ class ConnectionLimits:
     turn_s: float = 0.02
     """Time for one connection's requests in one turn of the loop. Above it, the connection waits in line with the rest
     of them; the request that is being handled goes on."""
+    in_line: int = 64
+    """Limit of the connections that wait in line so, each with the decoded requests of one read. Others are served at
+    once."""
     deferred_bytes: int = 16 << 20
     """Limit of the bytes of one peer's unanswered requests. At this number, no more of its requests are read."""
 
@@ -302,10 +305,16 @@ class ServerConnections:
         self._turn_bytes += size
         return True
 
-    def wait_in_line(self, connection: Connection) -> None:
-        """Puts a connection in line that has used up its time in this turn of the loop. See `take_turn`."""
+    def wait_in_line(self, connection: Connection) -> bool:
+        """Puts a connection in line that has used up its time in this turn of the loop. See `take_turn`.
+
+        Returns False if too many are in line already.
+        """
+        if len(self._in_line) >= self._limits.in_line:
+            return False
         self._plan_next_turn()
         self._in_line.append((connection, 0))
+        return True
 
     def _plan_next_turn(self) -> None:
         if not self._turn_is_due:
