@@ -93,3 +93,18 @@ def test_lines_are_not_too_long_to_be_read_as_text(page: Path) -> None:
         if len(line) > LONGEST and not line.startswith(("|", "![")) and "](" not in line
     ]
     assert too_long == []
+
+
+@pytest.mark.parametrize("page", [ENGLISH, CHINESE, DOCS / "quickstart.md", DOCS / "zh" / "quickstart.md"])
+def test_sparks_shell_is_started_in_the_activated_environment(page: Path) -> None:
+    """Spark's own scripts look for PySpark with the first `python3` of the PATH, wherever they lie."""
+    assert ".venv/bin/pyspark" not in text_of(page)
+    assert ". .venv/bin/activate" in text_of(page)
+
+
+def test_sparks_shell_starts_there() -> None:
+    environment = Path(sys.executable).parent
+    started = subprocess.run(
+        ["bash", "-c", f'PATH="{environment}:$PATH"; pyspark --version'], capture_output=True, text=True, check=False
+    )
+    assert "version 4." in started.stdout + started.stderr, "what activate does is enough"
